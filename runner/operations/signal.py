@@ -36,7 +36,7 @@ async def signal(tx: Transaction, targets: Iterable[Target], name: str, payload:
     if ids:
         sent = await _insert(tx, ids, name, payload, by.operator)
         await tx.execute(starting(tx.tables, tx.dialect.one_of(tx.tables.task.c.id, ids)))
-        await record(tx, by, [AuditEntry("signal", {}, {"signal": name, "id": sent[id]}, id) for id in ids])
+        await record(tx, by, [AuditEntry("signal", {}, {"signal": name, "signal_id": sent[id]}, id) for id in ids])
     result.changed = ids
     return result
 

@@ -21,7 +21,7 @@ SHORTEST = 6
 MOST_LEVELS = 50
 """Maximum number of levels of nesting that are shown, so that printing never exhausts the stack."""
 
-INTERNAL_FIELDS = ("version", "fence")
+INTERNAL_FIELDS = ("version", "fence", "signal_id")
 """Fields of audit entries that identify the row version; they are not shown."""
 
 _SECRET = re.compile(

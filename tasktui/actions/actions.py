@@ -161,7 +161,7 @@ ACTIONS = {
             "I",
             "Signal",
             ActionTarget.TASKS,
-            "Name, and a payload as JSON",
+            "Name, payload",
             "approved",
             required=True,
             in_footer=False,

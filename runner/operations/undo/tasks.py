@@ -271,7 +271,7 @@ async def undo_signal(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Loc
     """Withdraw signals, unless their tasks have received them since."""
     result, entries = Result(), list[AuditEntry]()
     for sent, task in pairs:
-        if await withdraw_signal(tx, task, int(sent.after["id"]), result):
+        if await withdraw_signal(tx, task, int(sent.after["signal_id"]), result):
             entries.append(AuditEntry("withdraw_signal", dict(sent.after), {}, task.id, undo_of=sent.id))
     await record(tx, by, entries)
     return result

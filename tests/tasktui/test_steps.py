@@ -1,0 +1,50 @@
+"""Steps and signals of a task on its screen."""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.types import db_later, db_now
+from tests.store.table import put
+from tests.tasktui.conftest import Watch
+from tests.tasktui.test_actions import confirm
+
+
+async def waiting(database: Database) -> int:
+    """A task that has run one step, and waits for a signal."""
+    task = await put(database, handler="order", delay=600)
+    shared: dict[str, Any] = {"task_id": task, "fence": 1, "attempt": 1}
+    async with database.writing() as tx:
+        due, table = db_later(db_now(), 600), tx.tables.step
+        charged = {"name": "cha\x1b[31mrge", "kind": "call", "number": 1, "result": '{"token": "hunter2-secret"}'}
+        await tx.execute(sa.insert(table).values(**shared, **charged, duration=0.1, done_at=db_now()))
+        wait = {"name": "approved", "kind": "wait", "number": 2, "signal": "approved"}
+        await tx.execute(sa.insert(table).values(**shared, **wait, due_at=due))
+        await tx.execute(sa.insert(tx.tables.signal).values(task_id=task, name="other", payload="5", actor="ana"))
+    return task
+
+
+async def test_a_signal_is_sent_on_the_task_screen(database: Database, watch: Watch) -> None:
+    task = await waiting(database)
+    async with watch("task", task_id=task) as operator:
+        await operator.sees(
+            "Waits for signal approved, 9m",
+            "I ends the wait",
+            "1 of 2 done",
+            "done in 0.1s",
+            "signal other  sent",
+            "by ana, not received yet: 5",
+        )
+        assert "\x1b" not in operator.text
+        assert "hunter2" not in operator.text
+        assert "ERROR" not in operator.text
+        await operator.press("I")
+        await operator.sees("Signal 1 task?")
+        operator.screen.query_one("#answer").value = 'approved {"by": "ana"}'
+        await confirm(operator, reason="agreed by phone")
+        await operator.sees("signal by", "approved  sent", "Due for")
+    async with database.reading() as tx:
+        (signal,) = await tx.rows(sa.select(tx.tables.signal).where(tx.tables.signal.c.name == "approved"))
+        (row,) = await tx.rows(sa.select(tx.tables.task.c.run_at <= db_now()).where(tx.tables.task.c.id == task))
+    assert (signal.task_id, signal.payload, row[0]) == (task, '{"by": "ana"}', True)
