@@ -29,6 +29,7 @@ def begin_status(id: int) -> Future[TaskStatus]:
     Raises:
         TaskNotFound: from the future: the task does not exist.
     """
+    client = get_client().client_of(id)
 
     async def read(database: Any) -> TaskStatus:
         from runner.queries.task.status import status_values
@@ -36,9 +37,11 @@ def begin_status(id: int) -> Future[TaskStatus]:
         values = await database.read(status_values, int(id))
         if values is None:
             raise TaskNotFound(id=id)
+        if values["error"] is not None:
+            values["error"] = client.sealing.keyring.open_text(values["error"], values["handler"])
         return TaskStatus(**values)
 
-    return get_client().client_of(id).run(read)
+    return client.run(read)
 
 
 def begin_cancel(id: int, reason: str | None, by: str | None) -> Future[None]:

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from runner.db.schema.task import is_final_state
 from runner.db.transaction import Transaction
+from runner.model.sealed import sealed_of
 from runner.model.task import State
 from runner.queries.failures import INTERRUPTED_VERB
 from runner.queries.rows import as_int, as_text, text
@@ -175,7 +176,7 @@ def _values(sample: _Sample) -> dict[str, str]:
         arguments = json.loads(sample.payload or "{}")
     except (ValueError, RecursionError):
         return values
-    if not isinstance(arguments, Mapping):
+    if not isinstance(arguments, Mapping) or sealed_of(arguments) is not None:
         return values
     for name, value in list(arguments.items())[:MOST_ARGUMENTS]:
         if not is_secret(name) and (value is None or isinstance(value, str | int | float | bool)):

@@ -2,13 +2,26 @@
 
 import json
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from datetime import UTC
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from runner import Context, Dead, Retry, batch_async, connect, disconnect, handler, schedule, schedules, submit_async
+from runner import (
+    Chunk,
+    Context,
+    Dead,
+    Retry,
+    batch_async,
+    connect,
+    disconnect,
+    handler,
+    schedule,
+    schedules,
+    submit_async,
+)
 from runner.db.database import Database
 from runner.engine.runner import Engine
 from runner.errors import InvalidHandler, InvalidSettings, KeyMissing, ResultEncrypted, TaskFailed
@@ -28,6 +41,11 @@ from tests.engine.serving import served
 pytestmark = pytest.mark.both_databases
 
 OLD, NEW = new_key(), new_key()
+
+
+@dataclass
+class Payment:
+    card: str
 
 
 @pytest.fixture(autouse=True)
@@ -418,3 +436,26 @@ async def test_an_http_executor_gets_plain_values_and_its_result_is_encrypted(ha
         assert (await executor.settle(pulled, result=f"sent {SECRET}"))["status"] == "settled"
     result = (await harness.row(task)).result
     assert keyring.opened(result, "mail.send", "result") == f'"sent {SECRET}"'
+
+
+@pytest.mark.usefixtures("client")
+async def test_the_tasks_of_a_chunk_are_decrypted_and_each_leaves_encrypted_values(harness: Harness) -> None:
+    seen: list[str] = []
+
+    @handler("pay.chunk", codec="fernet", chunk=10, max_attempts=1)
+    async def charge(chunk: Chunk[Payment, str]) -> None:
+        for task in chunk:
+            seen.append(task.payload.card)
+            if task.payload.card.endswith("3"):
+                task.retry(why=f"no bank for {task.payload.card}")
+            else:
+                task.succeed(f"charged {task.payload.card}")
+
+    handles = await charge.submit_many_async([{"card": f"{SECRET}-{n}"} for n in range(4)])
+    plain = await harness.submit("pay.chunk", {"card": "7"})
+    await work(harness)
+    assert sorted(seen) == [f"{SECRET}-{n}" for n in range(4)]
+    assert [await each.wait() for each in handles[:3]] == [f"charged {SECRET}-{n}" for n in range(3)]
+    assert (await handles[3].status_async()).error == f"Retry: no bank for {SECRET}-3"
+    assert (await harness.row(plain)).error.startswith("PlainPayload")
+    assert SECRET not in await everything(harness.database)
