@@ -13,6 +13,7 @@ from runner.db.types import next_version
 from runner.errors import RunnerError
 from runner.handlers.keyring import Keyring, Use
 from runner.model.sealed import Sealed, read_sealed, sealed_in
+from runner.model.step import StepKind
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor, Result, Skipped, Target
 from runner.operations.sealed_payload import note_codec
@@ -31,12 +32,14 @@ class StoredColumn(NamedTuple):
         table: the name of the table in Tables.
         keys: the columns of its primary key after the id of the task.
         use: what its values are.
+        of_calls: True for the steps that call functions; those that wait have signals, which are plain.
     """
 
     table: str
     keys: tuple[str, ...]
     name: str
     use: Use
+    of_calls: bool = False
 
 
 COLUMNS = (
@@ -49,6 +52,8 @@ COLUMNS = (
     StoredColumn("attempt", ("fence",), "traceback", "text"),
     StoredColumn("checkpoint", ("number",), "state", "checkpoint"),
     StoredColumn("log", ("fence", "number"), "line", "text"),
+    StoredColumn("step", ("name",), "result", "checkpoint", of_calls=True),
+    StoredColumn("step", ("name",), "error", "text", of_calls=True),
 )
 
 
@@ -187,8 +192,10 @@ async def _read(tx: Transaction, ids: Sequence[int], keyring: Keyring) -> dict[i
         table = getattr(tx.tables, column.table)
         task_id = table.c.task_id if column.keys else table.c.id
         value = sa.cast(table.c[column.name], sa.Text)
-        statement = sa.select(task_id, value, *(table.c[name] for name in column.keys))
-        for id, text, *keys in await tx.rows(statement.where(tx.dialect.one_of(task_id, ids), value.is_not(None))):
+        statement = sa.select(task_id, value, *(table.c[name] for name in column.keys)).where(value.is_not(None))
+        if column.of_calls:
+            statement = statement.where(table.c.kind == StepKind.CALL.value)
+        for id, text, *keys in await tx.rows(statement.where(tx.dialect.one_of(task_id, ids))):
             if id in tasks:
                 tasks[id].values[column, tuple(keys)] = as_text(text)
     return tasks

@@ -31,6 +31,8 @@ from runner.handlers.registry import REGISTRY
 from runner.handlers.schedules import SCHEDULES
 from runner.model.codec_key import key_id, new_key
 from runner.model.sealed import read_sealed
+from runner.queries.task.detail import task_detail
+from runner.queries.task.opened_detail import opened_detail
 from runner.queries.why.why import why as why_task
 from runner.settings import Settings
 from runner.urls import parse_url
@@ -459,3 +461,29 @@ async def test_the_tasks_of_a_chunk_are_decrypted_and_each_leaves_encrypted_valu
     assert (await handles[3].status_async()).error == f"Retry: no bank for {SECRET}-3"
     assert (await harness.row(plain)).error.startswith("PlainPayload")
     assert SECRET not in await everything(harness.database)
+
+
+@pytest.mark.usefixtures("client")
+async def test_the_results_of_steps_are_encrypted_and_used_by_later_attempts(harness: Harness) -> None:
+    calls: list[str] = []
+
+    async def bank(card: str) -> dict[str, str]:
+        calls.append(card)
+        return {"card": card}
+
+    @handler("pay.steps", codec="fernet")
+    async def charge(ctx: Context, card: str) -> str:
+        found = await ctx.step("bank", bank, card)
+        if ctx.attempt == 1:
+            raise LookupError(f"no bank for {card}")
+        return found["card"]
+
+    handle = await charge.submit_async(card=SECRET)
+    await work(harness)
+    assert (await handle.wait(), calls) == (SECRET, [SECRET])
+    (row,) = await harness.rows(sa.select(harness.database.tables.step.c.result))
+    assert read_sealed(row.result) is not None
+    assert SECRET not in await everything(harness.database)
+    detail = await harness.database.read(task_detail, handle)
+    opened, reasons = opened_detail(detail, Keyring(Settings(codec_keys=(OLD,))))
+    assert (json.loads(opened.steps[0].result or ""), reasons) == ({"card": SECRET}, [])

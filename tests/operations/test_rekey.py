@@ -39,6 +39,10 @@ async def add_dead(database: Database, id: int) -> None:
     row = {"task_id": id, "number": 1, "fence": 1, "attempt": 1}
     async with database.writing() as tx:
         await tx.execute(sa.insert(tx.tables.checkpoint).values(**row, state=sealed("checkpoint", json)))
+        step = {"name": "bank", "kind": "call", "signal": None, "result": sealed("checkpoint", json)}
+        waits = {"name": "paid", "kind": "wait", "signal": "paid", "result": '{"payload": 1}'}
+        fence = {"task_id": id, "fence": 1, "attempt": 1}
+        await tx.execute(sa.insert(tx.tables.step), [fence | step, fence | waits])
         line = {"level": "info", "line": message, "at": sa.func.current_timestamp()}
         await tx.execute(sa.insert(tx.tables.log).values(**row, **line))
 
@@ -63,9 +67,11 @@ async def test_every_value_of_a_task_gets_the_first_key(database: Database) -> N
             sa.select(tables.attempt.c.message, tables.attempt.c.traceback).order_by(tables.attempt.c.fence)
         )
         (state,) = (await tx.rows(sa.select(tables.checkpoint.c.state)))[0]
+        ((result,), (waited,)) = await tx.rows(sa.select(tables.step.c.result).order_by(tables.step.c.name))
         (line,) = (await tx.rows(sa.select(tables.log.c.line)))[0]
     assert NEW.open_text(message, "h") == NEW.open_text(trace, "h") == NEW.open_text(line, "h") == f"no bank for {CARD}"
     assert NEW.opened(state, "h", "checkpoint") == f'{{"card": "{CARD}"}}'
+    assert (NEW.opened(result, "h", "checkpoint"), waited) == (f'{{"card": "{CARD}"}}', '{"payload": 1}')
     assert plain == "the task took longer than 1s"
     (entry,) = await database.read(audit)
     assert (entry.verb, entry.task_id, entry.operator) == ("rekey", 1, "ana")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from runner.errors import RunnerError
 from runner.handlers.keyring import Keyring, Use
 from runner.queries.task.detail import TaskDetail
+from runner.queries.task.steps import StepRow
 
 
 class DetailOpening:
@@ -23,12 +24,17 @@ class DetailOpening:
             result=None if detail.result is None else self._value(detail.result, "result"),
             error=None if detail.error is None else self._text(detail.error),
             checkpoints=tuple(checkpoints),
+            steps=tuple(map(self._step, detail.steps)),
             log=tuple(replace(row, line=self._text(row.line)) for row in detail.log),
             attempts=tuple(
                 replace(row, message=self._text(row.message), traceback=row.traceback and self._text(row.traceback))
                 for row in detail.attempts
             ),
         )
+
+    def _step(self, row: StepRow) -> StepRow:
+        result = row.result and self._value(row.result, "checkpoint")
+        return replace(row, result=result, error=row.error and self._text(row.error))
 
     def _value(self, text: str, use: Use) -> str:
         try:
