@@ -62,7 +62,6 @@ class AttemptsEnded:
         attempts: the attempts and their settlements. A body can end after its own transaction has completed the task:
             its late outcome changes nothing.
         written: the moves that were written before, by task id: the answer to their commit was lost.
-        runner_id: id of the runner.
         saw_none: True if the statement that wrote all of them saw no open dependency at its start.
     """
 

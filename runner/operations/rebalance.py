@@ -48,7 +48,6 @@ class MovableTask(NamedTuple):
     """A task to move.
 
     Args:
-        route: its route.
         values: its columns, by name.
     """
 

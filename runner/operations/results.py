@@ -75,7 +75,6 @@ def stuck_of(id: int, fault: RowFault, subject: str = "task") -> Stuck:
     """Return a task or a change that the database did not change, with the next step.
 
     Args:
-        id: its id.
         fault: the reason.
         subject: task or change.
     """

@@ -34,7 +34,6 @@ async def copy_checkpoint(
     """Store a copy of an earlier checkpoint as the last one.
 
     Args:
-        task: the locked task.
         result: receives the task, or the reason why it is skipped.
         last_known: skip the task if this is not its last checkpoint; None for any.
 

@@ -266,7 +266,6 @@ async def silence_script(tx: Transaction, name: str, operation: Callable[[Transa
 
     Args:
         tx: a writing transaction; all changes in it are rolled back.
-        name: the name of the silence.
         operation: sets or ends it.
 
     Raises:

@@ -48,7 +48,6 @@ async def assign_keys(
 
     Args:
         locked_keys: the keys of the tasks.
-        tasks: the locked tasks.
         result: receives the skipped tasks and conflicts.
 
     Returns:

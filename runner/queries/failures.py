@@ -185,20 +185,19 @@ async def last_failed(tx: Transaction, fingerprints: Sequence[str]) -> float | N
     return max(0.0, (now - max(times)).total_seconds()) if times else None
 
 
-async def number_of_groups(tx: Transaction, since: datetime, window: int = WINDOW) -> Count:
+async def number_of_groups(tx: Transaction, since: datetime) -> Count:
     """Count the failure groups.
 
     Args:
         tx: an open transaction; one statement is executed.
         since: include only attempts that ended at or after this time, aware.
-        window: maximum number of attempts to read, latest first.
     """
     attempt = tx.tables.attempt.c
     ended = (attempt.ended_at >= since) & (attempt.verb != INTERRUPTED_VERB)
-    latest = sa.select(attempt.fingerprint).where(ended).order_by(attempt.ended_at.desc()).limit(window).subquery()
+    latest = sa.select(attempt.fingerprint).where(ended).order_by(attempt.ended_at.desc()).limit(WINDOW).subquery()
     statement = sa.select(sa.func.count(latest.c.fingerprint.distinct()), sa.func.count()).select_from(latest)
     ((groups, attempts),) = await tx.rows(statement)
-    return Count(groups, attempts >= window)
+    return Count(groups, attempts >= WINDOW)
 
 
 BUCKETS = 20
@@ -272,9 +271,9 @@ def by_rise(group: Failures, change: FailureChange | None) -> tuple[float, int]:
     return min(0.0, (change.usual if change else 0.0) - group.rate), -group.count.number
 
 
-def unread_share(trends: Mapping[str, Sequence[int]], window: int = WINDOW) -> float:
+def unread_share(trends: Mapping[str, Sequence[int]]) -> float:
     """The share of a period, at its beginning, whose attempts were not read because the window ended."""
-    if sum(map(sum, trends.values())) < window:
+    if sum(map(sum, trends.values())) < WINDOW:
         return 0.0
     return min(next(place for place, number in enumerate(trend) if number) for trend in trends.values()) / BUCKETS
 

@@ -13,6 +13,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, minute_number
 from runner.model.task import State
 from runner.policy.histogram import Histogram, Times
+from runner.queries.counting import MOST_RUNNING
 from runner.queries.rows import as_text, moment
 
 COUNTS_ROW: sa.ColumnElement[int] = sa.literal_column(str(NO_BIN), sa.Integer)
@@ -341,15 +342,14 @@ async def flows_by_work_key(tx: Transaction, since: datetime, until: datetime) -
     return {(as_text(row[0]), as_text(row[1])): flow_of(row[2:]) for row in await tx.rows(statement)}
 
 
-async def running_since(tx: Transaction, cap: int = 10_000) -> dict[datetime, int]:
+async def running_since(tx: Transaction) -> dict[datetime, int]:
     """Count the running tasks by the minute in which their attempt began.
 
     Args:
         tx: an open transaction; one statement is executed.
-        cap: maximum number of tasks to count.
     """
     task = tx.tables.task.c
-    running = sa.select(task.claimed_at).where(is_state(task.state, State.RUNNING)).limit(cap).subquery()
+    running = sa.select(task.claimed_at).where(is_state(task.state, State.RUNNING)).limit(MOST_RUNNING).subquery()
     minute = sa.cast(minute_number(running.c.claimed_at), sa.BigInteger).label("minute")
     rows = await tx.rows(sa.select(minute, sa.func.count()).group_by(minute))
     return {datetime.fromtimestamp(row[0] * 60, UTC): row[1] for row in rows if row[0] is not None}

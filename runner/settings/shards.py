@@ -12,9 +12,6 @@ OF_A_DATABASE = ("url", "table_prefix", "table_schema", "sqlite_synchronous")
 def shard_settings(settings: Settings) -> dict[str, Settings]:
     """Return the settings of each shard, by name.
 
-    Args:
-        settings: settings with shards.
-
     Raises:
         InvalidSettings: a shard has no profile or no database, or two of them have the same one.
     """

@@ -153,7 +153,6 @@ def identifier(longest: int, text: str) -> str:
 
     Args:
         longest: maximum number of bytes.
-        text: the text.
 
     Raises:
         ValueError: it is too long, or has characters that no name may have.

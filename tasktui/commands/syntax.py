@@ -62,7 +62,6 @@ class Screen(NamedTuple):
     """A screen that a command and a key open.
 
     Args:
-        key: the key.
         title: its title, as tabs and headings show it.
     """
 

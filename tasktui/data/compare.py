@@ -26,7 +26,6 @@ class Side(NamedTuple):
 
     Args:
         name: its name, or the time.
-        queues: the figures of each queue.
         facts: other facts, by name; empty if they are not recorded.
     """
 

@@ -42,7 +42,6 @@ class ReportSpan(NamedTuple):
     Args:
         label: name for people.
         step: minutes per value of the plots.
-        cache_seconds: seconds to cache a report.
     """
 
     label: str

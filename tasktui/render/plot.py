@@ -280,22 +280,24 @@ def heat(columns: Sequence[Sequence[float]], height: int) -> list[Row]:
 LOG_FROM, LOG_TO = 0.01, 60.0
 """Seconds at the ends of a logarithmic range."""
 
+LATE = 30.0
+"""Seconds from which the upper end of a logarithmic range is amber."""
 
-def log_range(low: float | None, high: float | None, width: int, late: float = 30.0) -> list[Part]:
+
+def log_range(low: float | None, high: float | None, width: int) -> list[Part]:
     """A range of durations on a logarithmic axis from 10 ms to one minute.
 
     Args:
         low: the median in seconds; None if unknown.
         high: the 95th percentile in seconds.
         width: cells.
-        late: seconds from which the upper end is amber.
     """
     cells: list[Part] = [("┄", "line")] * width
     if low is None or high is None:
         return joined(cells)
     begin, end = (_log_column(value, width) for value in (low, high))
     cells[begin : end + 1] = [("━", "spark")] * (end - begin + 1)
-    cells[end] = ("◆", "retrying" if high >= late else "muted")
+    cells[end] = ("◆", "retrying" if high >= LATE else "muted")
     cells[begin] = ("●", "accent")
     return joined(cells)
 

@@ -37,7 +37,6 @@ class ShardReads(Generic[T]):
     A read that is late goes on. Until it ends, its shard is not asked again, and the other shards do not wait for it.
 
     Args:
-        shards: the sessions.
         read: reads one of them.
         clock: monotonic seconds.
     """

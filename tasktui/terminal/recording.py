@@ -186,7 +186,6 @@ def play(played: Iterable[CastEvent], show: Callable[[str], object], wait: Calla
     """Show the events of a recording, with pauses of at most LONGEST_WAIT.
 
     Args:
-        played: the events.
         show: shows an output.
         wait: waits for a key for a time in seconds, or for any time; returns the key, or an empty text.
     """

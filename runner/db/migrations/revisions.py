@@ -82,9 +82,6 @@ class StoredRevision(NamedTuple):
 async def check(database: Installation) -> str:
     """Check that this program can use a database, without changing it.
 
-    Args:
-        database: the database.
-
     Returns:
         Its revision: HEAD, or a later one that this program can use.
 
@@ -172,9 +169,6 @@ async def missing_tables(tx: MigrationTransaction) -> list[str]:
 
 async def require_tables(database: Installation) -> None:
     """Check that no table is missing in a database at a revision that this program can use.
-
-    Args:
-        database: the database.
 
     Raises:
         SchemaIncomplete: a table is missing, because a restore or another release of the same revision lacked it.

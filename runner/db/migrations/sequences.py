@@ -113,10 +113,6 @@ async def repair_sequences(tx: MigrationTransaction) -> list[LateSequence]:
 async def advance(database: Installation, late: list[LateSequence]) -> None:
     """Advance sequences before a program submits its first task.
 
-    Args:
-        database: the database.
-        late: the sequences that are late.
-
     Raises:
         SequenceLate: the sequence of tasks is one of them, and this login may not change it.
     """

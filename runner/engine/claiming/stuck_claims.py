@@ -37,15 +37,10 @@ PATIENCE = 250
 
 
 class FailureBudget:
-    """The number of claims that may fail now: a burst, then one for each pause, which grows while none succeeds.
+    """The number of claims that may fail now: a burst, then one for each pause, which grows while none succeeds."""
 
-    Args:
-        clock: returns monotonic seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._tokens, self._at = float(BURST), clock()
+    def __init__(self) -> None:
+        self._tokens, self._at = float(BURST), time.monotonic()
         self._failures = 0
 
     @property
@@ -56,7 +51,7 @@ class FailureBudget:
     @property
     def wait(self) -> float:
         """Seconds until a claim may fail; 0 if it may now."""
-        now = self._clock()
+        now = time.monotonic()
         self._tokens, self._at = min(float(BURST), self._tokens + (now - self._at) / self.pause), now
         return max(0.0, (1.0 - self._tokens) * self.pause)
 

@@ -84,11 +84,7 @@ MOST_FAILURES = 100
 
 
 class _LoopFailures:
-    """The failures of the event loop itself, such as those of a library that runs it inside a handler.
-
-    Args:
-        loop: the event loop.
-    """
+    """The failures of the event loop itself, such as those of a library that runs it inside a handler."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -203,11 +199,7 @@ def require_unpatched() -> None:
 
 
 class LoopDescriptors:
-    """The descriptors that an event loop needs, with which a handler that closes all descriptors breaks it.
-
-    Args:
-        loop: the event loop.
-    """
+    """The descriptors that an event loop needs, with which a handler that closes all descriptors breaks it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         parts = {"selector": "_selector", "self-pipe": "_ssock", "writing end of the self-pipe": "_csock"}

@@ -81,9 +81,7 @@ def attempt_end(running: Running, verb: str, outcome: Outcome, duration: float |
     """Describe the end of an attempt, after it was written.
 
     Args:
-        outcome: the outcome of the attempt.
         duration: seconds that the handler ran; None if it did not start.
-        runner_id: id of its runner.
     """
     task, failure, reason, error = running.task, getattr(outcome, "failure", None), None, None
     ids = (task.id, task.handler, task.queue, task.key, task.attempt, task.max_attempts, verb, duration)

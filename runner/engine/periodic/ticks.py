@@ -180,7 +180,6 @@ class ScanLoop:
     """Starts scans.
 
     Args:
-        claimer: its scans.
         events: has the reasons for scans between the periods.
     """
 

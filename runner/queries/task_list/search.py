@@ -29,7 +29,6 @@ async def sort_among(
 
     Args:
         tx: an open transaction; one statement is executed.
-        key: the sort key.
         limit: maximum number of ids to return.
         after: the cursor to continue from; None to begin.
         oldest: the cursor of the lowest id to read; None for all. It bounds the number of rows.
@@ -139,7 +138,6 @@ async def walk(
 
     Args:
         tx: an open transaction; the walk executes one statement, or two to filter rows.
-        key: the sort key.
         limit: maximum number of ids to return.
         after: the cursor to continue from; None to begin.
         scan_limit: maximum number of rows to filter in each table.
