@@ -291,6 +291,16 @@ def _one_initdb(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     TEMPLATE[:] = [(folder.parent if hasattr(request.config, "workerinput") else folder) / "postgres"]
 
 
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the settings and files of whoever runs the tests out of them."""
+    for name in os.environ:
+        if name.startswith("TASKTUI_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Cluster]:
     """A PostgreSQL to make databases in: the one that the environment names, or our own."""

@@ -4,7 +4,6 @@ import asyncio
 import inspect
 import itertools
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,15 +32,10 @@ WAIT_SECONDS = 120.0
 
 @pytest.fixture
 def measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., dict[str, Any]]:
     """The report of a successful run, without the user's settings."""
-    for name in os.environ:
-        if name.startswith("TASKTUI_"):
-            monkeypatch.delenv(name)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.chdir(tmp_path)
 
     def measured(url: str, *options: str) -> dict[str, Any]:
         code = asyncio.run(main(["--url", url, "--json", *TINY, *options]))

@@ -1,6 +1,5 @@
 """Fixtures that run the command line, in this process or as a program."""
 
-import asyncio
 import json
 import os
 import pty
@@ -24,6 +23,7 @@ from runner.db.transaction import Transaction
 from runner.model.outcome import Outcome
 from runner.model.task import NewTask
 from runner.store.submit import submit_many
+from tests.databases import use
 from tests.programs import Program
 from tests.store.runners import Runner
 
@@ -50,14 +50,8 @@ Call = Callable[..., CallResult]
 
 
 @pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Isolate the tests from the developer's settings and files."""
-    for name in os.environ:
-        if name.startswith("TASKTUI_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+def _alone(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -86,14 +80,7 @@ class Store:
     url: str
 
     def use(self, work: Callable[[Database], Awaitable[T]]) -> T:
-        async def once() -> T:
-            database = Database.open(self.url)
-            try:
-                return await work(database)
-            finally:
-                await database.dispose()
-
-        return asyncio.run(once())
+        return use(self.url, work)
 
     def write(self, verb: Callable[[Transaction], Awaitable[T]]) -> T:
         return self.use(lambda database: database.write(verb))

@@ -1,15 +1,14 @@
 """Deployment: runners as real processes, started by a shell in the ways of hosts, containers and supervisors."""
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -17,8 +16,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.model.task import NewTask
 from runner.store.submit import submit_many
-
-T = TypeVar("T")
+from tests.databases import use
 
 WAIT_SECONDS = 90.0
 
@@ -115,7 +113,7 @@ class Deployment:
     def submit(self, handler: str, payload: str = "{}", count: int = 1) -> list[int]:
         """Submit tasks of one handler."""
         tasks = [NewTask(handler, payload) for _ in range(count)]
-        return self._use(lambda database: database.write(submit_many, tasks))
+        return use(self.url, lambda database: database.write(submit_many, tasks))
 
     def rows(self) -> dict[int, Any]:
         """All tasks by id, with state, attempt, error and result."""
@@ -128,7 +126,7 @@ class Deployment:
                 rows |= {row.id: row for row in found}
             return rows
 
-        return self._use(read)
+        return use(self.url, read)
 
     def result(self, task: int) -> Any:
         """The result of a task."""
@@ -138,16 +136,6 @@ class Deployment:
     def states(self) -> set[str]:
         """The states of all tasks."""
         return {row.state for row in self.rows().values()}
-
-    def _use(self, work: Callable[[Database], Awaitable[T]]) -> T:
-        async def once() -> T:
-            database = Database.open(self.url)
-            try:
-                return await work(database)
-            finally:
-                await database.dispose()
-
-        return asyncio.run(once())
 
     def start(self, script: str, **options: Any) -> subprocess.Popen[bytes]:
         """Start a shell script in a session of its own; its outputs are the files `out` and `err`."""

@@ -374,34 +374,32 @@ class ReduceExits(Exception):
         raise SystemExit(9)
 
 
-@act
-def text_raises() -> None:
-    raise TextRaises(RuntimeError("no text"))
+RAISED: dict[str, Callable[[], BaseException]] = {
+    "text_raises": lambda: TextRaises(RuntimeError("no text")),
+    "text_exits": lambda: TextRaises(SystemExit(9)),
+    "text_interrupts": lambda: TextRaises(KeyboardInterrupt()),
+    "base_text_exits": BaseTextRaises,
+    "text_raises_later": TextRaisesLater,
+    "text_is_none": TextIsNone,
+    "group_exits": lambda: ExceptionGroup("several", [ValueError("one"), TextRaises(SystemExit(9))]),
+    "unloadable": lambda: Unloadable("x"),
+    "unpicklable": lambda: Unpicklable("two", "arguments"),
+    "reduce_exits": lambda: ReduceExits("x"),
+    "interrupt": KeyboardInterrupt,
+    "generator_exit": GeneratorExit,
+    "stop_iteration": StopIteration,
+}
+"""The exceptions of the acts that raise one."""
 
 
-@act
-def text_exits() -> None:
-    raise TextRaises(SystemExit(9))
+def _raising(make: Callable[[], BaseException]) -> Callable[[], None]:
+    def fail() -> None:
+        raise make()
+
+    return fail
 
 
-@act
-def text_interrupts() -> None:
-    raise TextRaises(KeyboardInterrupt())
-
-
-@act
-def base_text_exits() -> None:
-    raise BaseTextRaises
-
-
-@act
-def text_raises_later() -> None:
-    raise TextRaisesLater
-
-
-@act
-def text_is_none() -> None:
-    raise TextIsNone
+ACTS |= {name: _raising(make) for name, make in RAISED.items()}
 
 
 @act
@@ -410,43 +408,8 @@ def cause_exits() -> None:
 
 
 @act
-def group_exits() -> None:
-    raise ExceptionGroup("several", [ValueError("one"), TextRaises(SystemExit(9))])
-
-
-@act
-def unloadable() -> None:
-    raise Unloadable("x")
-
-
-@act
-def unpicklable() -> None:
-    raise Unpicklable("two", "arguments")
-
-
-@act
-def reduce_exits() -> None:
-    raise ReduceExits("x")
-
-
-@act
 def exit_process() -> None:
     sys.exit(3)
-
-
-@act
-def interrupt() -> None:
-    raise KeyboardInterrupt
-
-
-@act
-def generator_exit() -> None:
-    raise GeneratorExit
-
-
-@act
-def stop_iteration() -> None:
-    raise StopIteration
 
 
 @act

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import select
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +18,17 @@ from runner.model.task import DependsOn
 from runner.policy import attempt_verdict
 from runner.store.heartbeat import register
 from tests.conftest import NO_POSTGRES, on_postgresql
+from tests.engine.conftest import PAY, Payments
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until
 from tests.engine.lost_replies import LostCommits, losing_commits
 from tests.engine.test_lost_commits import runner_of
 from tests.engine.test_processes import HANDLERS as PROCESS_HANDLERS
 from tests.postgres import Server, create_database, find_programs
 
-PAY = sa.text("INSERT INTO payments (task) VALUES (:task)")
-
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt_verdict, "OUTAGE_PAUSE", 0.001)
-
-
-@pytest.fixture
-async def payments(harness: Harness) -> Callable[[], Awaitable[int]]:
-    """A table of the application, and how many rows it has."""
-    await harness.change(sa.text("CREATE TABLE payments (task INTEGER NOT NULL)"))
-
-    async def count() -> int:
-        return int((await harness.rows(sa.text("SELECT count(*) FROM payments")))[0][0])
-
-    return count
-
-
-Payments = Callable[[], Awaitable[int]]
 
 
 class Break:

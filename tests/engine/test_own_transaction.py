@@ -5,7 +5,6 @@ import logging
 import os
 import subprocess
 import threading
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from runner.errors import AlreadyDone, FencedOut, NoTransaction, TransactionEnde
 from runner.store.heartbeat import register
 from tests.cli.conftest import PROGRAM
 from tests.conftest import on_sqlite
+from tests.engine.conftest import PAY, Payments
 from tests.engine.harness import WAIT_SECONDS, Harness, wait_for_event
 
 FIRST_TRANSACTION = """
@@ -35,22 +35,6 @@ async def pay(ctx: runner.Context) -> None:
     async with ctx.transaction():
         pass
 """
-
-PAY = sa.text("INSERT INTO payments (task) VALUES (:task)")
-
-
-@pytest.fixture
-async def payments(harness: Harness) -> Callable[[], Awaitable[int]]:
-    """A table of the application, and how many rows it has."""
-    await harness.change(sa.text("CREATE TABLE payments (task INTEGER NOT NULL)"))
-
-    async def count() -> int:
-        return int((await harness.rows(sa.text("SELECT count(*) FROM payments")))[0][0])
-
-    return count
-
-
-Payments = Callable[[], Awaitable[int]]
 
 
 async def test_writes_of_an_async_handler_commit_with_the_end_of_its_task(harness: Harness, payments: Payments) -> None:

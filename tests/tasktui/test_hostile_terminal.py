@@ -1,8 +1,6 @@
 """The bytes that a console writes while its screens and dialogs show hostile texts."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
 from unicodedata import category
 
 import pytest
@@ -12,11 +10,10 @@ from runner.db.database import Database
 from tasktui.render.render import line
 from tasktui.screens import MODES
 from tests.conftest import SqliteDatabases, on_postgresql
+from tests.databases import use
 from tests.store.every_operation import all_rows
 from tests.tasktui.hostile import CORPUS, MARK, fill
 from tests.tasktui.terminal import Terminal, escapes, text
-
-T = TypeVar("T")
 
 SIZE = (110, 45)
 INVISIBLE = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp")
@@ -47,17 +44,6 @@ DOING_SOMETHING = [hostile for hostile in CORPUS.values() if any(category(sign) 
 def inert(hostile: str) -> str:
     """Return a harmless text of the same width."""
     return MARK.ljust(cell_len(line(hostile)), "-")
-
-
-def use(url: str, work: Callable[[Database], Awaitable[T]]) -> T:
-    async def once() -> T:
-        database = Database.open(url)
-        try:
-            return await work(database)
-        finally:
-            await database.dispose()
-
-    return asyncio.run(once())
 
 
 def filled(url: str, texts: Iterable[str]) -> list[int]:

@@ -34,14 +34,8 @@ from tests.tasktui.terminal import LEFT_ALTERNATE_SCREEN, PROGRAM, WAIT_SECONDS,
 
 
 @pytest.fixture(autouse=True)
-def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the settings and files of whoever runs the tests out of them."""
-    for name in os.environ:
-        if name.startswith("TASKTUI_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+def _alone(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.chdir(tmp_path)
 
 
 def call(*arguments: str) -> subprocess.CompletedProcess[str]:

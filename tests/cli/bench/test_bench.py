@@ -38,18 +38,13 @@ IF_TIME_ALLOWS = "flat"
 
 
 @pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def scratch(alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for the bench's temporary files, without the user's settings."""
-    for name in os.environ:
-        if name.startswith("TASKTUI_"):
-            monkeypatch.delenv(name)
     folder = tmp_path / "scratch"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(tmp_path)
     return folder
 
 
