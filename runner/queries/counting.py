@@ -20,9 +20,6 @@ from runner.queries.task_list.sources import live_states
 from runner.store.claim.survey import survey
 from runner.text.runner_name import runner_name
 
-MOST_RUNNING = 10_000
-"""Maximum number of running tasks that are counted."""
-
 QUEUE_COLUMNS: dict[str, Any] = {"queue": sa.Text}
 LANE_COLUMNS: dict[str, Any] = {
     "queue": sa.Text,

@@ -13,7 +13,6 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now, minute_number
 from runner.model.task import State
 from runner.policy.histogram import Histogram, Times
-from runner.queries.counting import MOST_RUNNING
 from runner.queries.rows import as_text, moment
 
 COUNTS_ROW: sa.ColumnElement[int] = sa.literal_column(str(NO_BIN), sa.Integer)
@@ -343,13 +342,13 @@ async def flows_by_work_key(tx: Transaction, since: datetime, until: datetime) -
 
 
 async def running_since(tx: Transaction) -> dict[datetime, int]:
-    """Count the running tasks by the minute in which their attempt began.
+    """Count the running tasks, at most 10,000, by the minute in which their attempt began.
 
     Args:
         tx: an open transaction; one statement is executed.
     """
     task = tx.tables.task.c
-    running = sa.select(task.claimed_at).where(is_state(task.state, State.RUNNING)).limit(MOST_RUNNING).subquery()
+    running = sa.select(task.claimed_at).where(is_state(task.state, State.RUNNING)).limit(10_000).subquery()
     minute = sa.cast(minute_number(running.c.claimed_at), sa.BigInteger).label("minute")
     rows = await tx.rows(sa.select(minute, sa.func.count()).group_by(minute))
     return {datetime.fromtimestamp(row[0] * 60, UTC): row[1] for row in rows if row[0] is not None}

@@ -20,7 +20,7 @@ from runner.model.stuck_row import StuckReport, read_stuck
 from runner.model.task import BUCKETS, State
 from runner.policy.lanes import Lane, runner_queue, serves
 from runner.policy.selection import stored_buckets
-from runner.queries.counting import MOST_RUNNING, lane_heads
+from runner.queries.counting import lane_heads
 from runner.queries.current_stuck import current_stuck
 from runner.queries.registries import registry_entries
 from runner.queries.rows import as_int, as_text, from_row, number, readable, text, texts
@@ -363,14 +363,13 @@ async def unknown_handlers(tx: Transaction) -> list[HandlerWithoutRunner]:
 
 
 async def busy_slots(tx: Transaction) -> dict[int, dict[str, int]]:
-    """Count the running tasks of each runner by handler, most first.
+    """Count the running tasks of each runner, at most 10,000 over all, by handler, most first.
 
     Args:
         tx: an open transaction; one statement is executed.
     """
     task = tx.tables.task.c
-    running = sa.select(task.runner_id, task.handler).where(is_state(task.state, State.RUNNING))
-    window = running.limit(MOST_RUNNING).subquery()
+    window = sa.select(task.runner_id, task.handler).where(is_state(task.state, State.RUNNING)).limit(10_000).subquery()
     groups = (window.c.runner_id, window.c.handler)
     rows = await tx.rows(sa.select(*groups, sa.func.count().label("tasks")).group_by(*groups))
     slots: dict[int, dict[str, int]] = defaultdict(dict)
