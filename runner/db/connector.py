@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.follow import follow, follow_async
 from runner.db.hosts import ServerHost, host_list
 from runner.db.server_watch import WATCH, AnswerLimits
 from runner.settings.password_command import COMMANDS
@@ -21,6 +22,10 @@ READER_SECONDS = 10.0
 
 Call = Callable[[], Any]
 """One step of a connection: returns its result, or an awaitable for event loops."""
+
+
+def _call(step: Call) -> Any:
+    return step()
 
 
 class Connector(NamedTuple):
@@ -59,37 +64,16 @@ class Connector(NamedTuple):
         """
         from runner.db.server_connection import ServerConnection
 
-        steps = self._steps(ServerConnection, parameters)
-        call: Call = next(steps)
-        while True:
-            try:
-                try:
-                    result = call()
-                except Exception as error:
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(result)
-            except StopIteration as end:
-                connection: ServerConnection = end.value
-                return connection
+        connection: ServerConnection = follow(self._steps(ServerConnection, parameters), _call)
+        return connection
 
     async def connect_async(self, parameters: Mapping[str, Any]) -> "AsyncServerConnection":
         """The form of `connect` for event loops."""
         from runner.db.server_connection import AsyncServerConnection
 
         steps = self._steps(AsyncServerConnection, parameters)
-        call: Call = next(steps)
-        while True:
-            try:
-                try:
-                    result = await call()
-                except Exception as error:
-                    call = steps.throw(error)
-                else:
-                    call = steps.send(result)
-            except StopIteration as end:
-                connection: AsyncServerConnection = end.value
-                return connection
+        connection: AsyncServerConnection = await follow_async(steps, _call)
+        return connection
 
     def _steps(self, kind: Any, parameters: Mapping[str, Any]) -> Generator[Call, Any, Any]:
         """Connect with the password of the parameters, or the last one of its command. Yield calls, receive results."""

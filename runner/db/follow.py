@@ -1,7 +1,7 @@
 """follow: the driver of a generator that yields steps, blocking or on an event loop. It imports no SQLAlchemy."""
 
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 S = TypeVar("S")
 A = TypeVar("A")
@@ -12,12 +12,17 @@ def follow(steps: Generator[S, A, T], execute: Callable[[S], A]) -> T:
     """Execute the steps of a generator, such as those of a store verb, and return its result.
 
     Args:
-        execute: executes one step and returns its answer, such as rows; its exceptions end the generator.
+        execute: executes one step and returns its answer, such as rows; the generator receives its exceptions.
     """
-    answer: Any = None
     try:
+        step = next(steps)
         while True:
-            answer = execute(steps.send(answer))
+            try:
+                answer = execute(step)
+            except Exception as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -25,10 +30,15 @@ def follow(steps: Generator[S, A, T], execute: Callable[[S], A]) -> T:
 
 async def follow_async(steps: Generator[S, A, T], execute: Callable[[S], Awaitable[A]]) -> T:
     """Execute the steps of a generator on an event loop; see `follow`."""
-    answer: Any = None
     try:
+        step = next(steps)
         while True:
-            answer = await execute(steps.send(answer))
+            try:
+                answer = await execute(step)
+            except Exception as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(answer)
     except StopIteration as end:
         result: T = end.value
         return result

@@ -102,8 +102,6 @@ class KeyGroups(NamedTuple):
 class Keys(Canvas):
     """The keys of a screen as caps, in one row."""
 
-    DEFAULT_CSS = "Keys { dock: bottom; height: 1; background: $surface; }"
-
     def __init__(self) -> None:
         super().__init__()
         self._groups = KeyGroups((), (), ())
@@ -178,10 +176,6 @@ def _width(parts: Sequence[tuple[Part, str]]) -> int:
 
 class MessageLine(Canvas):
     """A message over the last lines above the keys; it moves nothing."""
-
-    DEFAULT_CSS = """
-    MessageLine { layer: message; dock: bottom; width: 100%; height: auto; margin: 0 0 1 0; background: $panel; }
-    """
 
     def on_mount(self) -> None:
         """Start without a message."""

@@ -109,8 +109,6 @@ class Heading(Canvas):
             self.title = title
             super().__init__()
 
-    DEFAULT_CSS = "Heading { dock: top; height: auto; background: $background; }"
-
     def __init__(self) -> None:
         super().__init__()
         self._titles: Sequence[tuple[range, str]] = ()
