@@ -179,7 +179,7 @@ def _is_represented(item: pytest.Item, name: str, executed: Counter[tuple[str, o
 def pytest_collection_finish() -> None:
     """Look for garbage from now on, but only among what the tests make, and in larger portions."""
     gc.freeze()
-    gc.set_threshold(10_000)
+    gc.set_threshold(100_000, 50, 1_000)
     gc.enable()
 
 
