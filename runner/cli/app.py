@@ -64,6 +64,8 @@ CLI_COMMANDS = (
     CliCommand("mcp", RUN, "Offer the commands to an assistant, over the Model Context Protocol."),
     CliCommand("tasks", INSPECT, "List the tasks that match a filter.", each=True),
     CliCommand("show", INSPECT, "Show everything about one task, its log or its stack."),
+    CliCommand("workflows", INSPECT, "List the workflows: states, counts, critical paths.", each=True),
+    CliCommand("workflow", INSPECT, "Show the graph of a workflow, as text or as a picture."),
     CliCommand("why", INSPECT, "Explain why tasks are not running.", each=True),
     CliCommand("stats", INSPECT, "Summarize the queues: states, ages, rates.", each=True),
     CliCommand("runners", INSPECT, "List, drain or resize runners.", reads=("list",), each=True),

@@ -396,6 +396,12 @@ class TaskNotFound(StoreError):
     exit_code = 5
 
 
+class WorkflowNotFound(StoreError):
+    """Workflow {id} does not exist: it was never submitted, or all its tasks were pruned."""
+
+    exit_code = 5
+
+
 class TaskUnchanged(StoreError):
     """Task {id} was not changed: {why}."""
 

@@ -138,6 +138,8 @@ FIELDS = {
         Field("failed", FieldKind.MOMENT, (Operator.GE,), "an attempt failed since then", "failed:1h"),
         Field("change", FieldKind.TEXT, _CHOICE, "change group, from runner audit", "change:3fa91c0a"),
         Field("batch", FieldKind.WHOLE, _CHOICE, "members of a batch, by its callback", "batch:17", 1, _ANY_ID),
+        Field("workflow", FieldKind.WHOLE, _CHOICE, "tasks of a workflow", "workflow:17", 1, _ANY_ID),
+        Field("below", FieldKind.WHOLE, _CHOICE, "a task and all that depend on it", "below:17", 1, _ANY_ID),
         Field("payload", FieldKind.TEXT, _NAME, "value in the payload", "payload.user_id:7 payload.city:*"),
         Field("host", FieldKind.TEXT, _NAME, "host of the last attempt", "host:web-1 host:web-*"),
         Field("runner", FieldKind.WHOLE, _CHOICE, "runner id of the last attempt", "runner:7", 1, _ANY_ID),

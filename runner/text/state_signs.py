@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from runner.model.task import Shown
+from runner.model.task import Shown, State
 
 SIGNS: Mapping[Shown, str] = MappingProxyType(
     {
@@ -24,3 +24,8 @@ SIGNS: Mapping[Shown, str] = MappingProxyType(
 def state_text(state: Shown) -> str:
     """A displayed state: sign and word."""
     return f"{SIGNS[state]} {state}"
+
+
+def stored_state_text(state: State) -> str:
+    """A stored state, as of a workflow: sign and word."""
+    return f"{SIGNS[Shown.READY if state is State.WAITING else Shown(state)]} {state}"

@@ -16,7 +16,7 @@ from runner.cli.app import CLI_COMMANDS
 from runner.cli.schemas import SCHEMAS
 from runner.db.transaction import Transaction, clock
 from runner.model.outcome import Failure, Retry
-from runner.model.task import NewTask
+from runner.model.task import NewTask, NewWorkflow
 from runner.policy.breaker import Breaker
 from runner.store.heartbeat import Identity, register
 from tests.cli.conftest import Call, Store, running
@@ -43,6 +43,8 @@ COMMANDS = (
     ("tasks", "--at", "0s"),
     ("show", 1),
     ("show", 1, "--log"),
+    ("workflows",),
+    ("workflow", 1),
     ("why", 1),
     ("why", "state:waiting"),
     ("stats",),
@@ -116,6 +118,7 @@ def busy(cli: Call, store: Store) -> Call:
     """A database with something for each command."""
     tenant = NewTask("a.b", queue="mail", tenant="acme")
     store.submit(NewTask("a.b", payload='{"to": "x"}'), tenant, tenant)
+    store.submit(NewTask("a.c", workflow=NewWorkflow("order 17")))
     store.claim("a.b", outcome=Retry("0s", failure=Failure("TimeoutError", "no answer", "trace")))
     store.use(lambda database: add_live(database, "a.b", queue="mail", tenant="acme", state="running", fence=1))
     store.write(_work)

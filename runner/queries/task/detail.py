@@ -38,6 +38,7 @@ from runner.queries.task.attempts import (
 from runner.queries.task.dependency_tree import DependencyTree, dependency_progress, dependency_tree
 from runner.queries.task.steps import SignalRow, StepRow, signals_of, steps_of
 from runner.queries.task_list.row import TaskRow, displayed_state, one_task, same_key_tasks
+from runner.queries.workflows.list import WorkflowName, workflow_name
 from runner.store.unique import is_key_held
 from runner.text import formatting
 from runner.text.document import Flat, Treatment
@@ -144,6 +145,7 @@ class TaskDetail:
             task has one, or it is unknown.
         same_key: the newest other tasks of its handler with its key.
         stuck: the verbs of live runners that could not change its row, with the reasons.
+        workflow: its workflow; None outside of workflows.
     """
 
     task: Annotated[TaskRow, Flat()]
@@ -180,6 +182,7 @@ class TaskDetail:
     handler_timeout: float | None = None
     same_key: tuple[TaskRow, ...] = ()
     stuck: tuple[StuckRow, ...] = ()
+    workflow: WorkflowName | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -220,13 +223,13 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
     is_own = (retry is not None, task.max_attempts is not None, timeout is not None)
     attempts, progress, checkpoints, log, steps, signals = notes
     waits, runs, key = task.state is State.WAITING, task.state is State.RUNNING, text(row["unique_key"])
-    stored, opened, executor, unique, tree, same_key = await tx.gather(
+    stored, opened, executor, unique, tree, (same_key, workflow) = await tx.gather(
         _stored_attempts(tx, task.handler) if not all(is_own) else _nothing(),
         breakers(tx, task.handler, only_open=True) if waits else _nothing(),
         runner_of(tx, task.runner_id) if runs else _nothing(),
         unique_key(tx, id, task.handler, key) if key is not None else _nothing(),
         dependency_tree(tx, task, progress_of_parents),
-        same_key_tasks(tx, task),
+        tx.gather(same_key_tasks(tx, task), workflow_name(tx, row["workflow"])),
     )
     stored = stored or {}
     handler_retry = None if retry is not None else default_retry or _readable_retry(stored.get("retry"))
@@ -258,6 +261,7 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         options={name: text(row[name]) for name in OTHER_OPTIONS},
         same_key=tuple(same_key),
         stuck=() if task.state.final else tuple(await with_sessions(tx, stuck)),
+        workflow=workflow,
     )
 
 
@@ -377,6 +381,7 @@ def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
     yield "hosts", task.hosts
     yield "unique key", detail.unique and detail.unique.key
     yield "key status", detail.unique and detail.unique.describe(task.id, detail.at)
+    yield "workflow", detail.workflow and f"{detail.workflow.id} {detail.workflow.name or ''}".rstrip()
     yield "parents", detail.dependencies.progress
     yield "submitted by", detail.submitted_by
     yield "handler time", formatting.duration(task.duration) if task.duration is not None else None

@@ -99,7 +99,7 @@ def _is_served(term: Term) -> bool:
     match term.field:
         case "id":
             return not term.negated
-        case "key" | "failure" | "change" | "batch":
+        case "key" | "failure" | "change" | "batch" | "workflow" | "below":
             return not term.negated and term.operator in (Operator.EQ, Operator.IN)
         case "state":
             return term == QUIET or (not term.negated and INDEXED_STATES.issuperset(_values(term)))
@@ -197,6 +197,24 @@ def _batch(term: Term, source: Source, dialect: Dialect) -> Condition:
     return ids
 
 
+def _workflow(term: Term, source: Source, dialect: Dialect) -> Condition:
+    """Search along the index of the members of workflows."""
+    column = _column(term, source)
+    condition: Condition = dialect.one_of(column, _values(term)) & column.is_not(None)
+    return condition
+
+
+def _below(term: Term, source: Source, dialect: Dialect) -> Condition:
+    """Search the dependents of tasks, theirs in turn, and so on, along the index of dependencies."""
+    dependency = source.related.dependency.c
+    start = sa.select(dependency.task_id).where(dialect.one_of(dependency.parent_id, _values(term)))
+    below = start.cte(recursive=True)  # without a name: a search may have several
+    following = sa.select(dependency.task_id).where(dependency.parent_id == below.c.task_id)
+    below = below.union(following)
+    ids: Condition = source.columns["id"].in_(sa.select(below.c.task_id))
+    return ids | dialect.one_of(source.columns["id"], _values(term))
+
+
 def _tag(term: Term, source: Source, _dialect: Dialect) -> Condition:
     return sa.or_(*(_has_tag(_column(term, source), tag) for tag in _values(term)))
 
@@ -219,6 +237,8 @@ _CONDITIONS = {
     "payload": _payload,
     "change": _change,
     "batch": _batch,
+    "workflow": _workflow,
+    "below": _below,
     "age": _age,
     "tag": _tag,
 }
@@ -269,7 +289,8 @@ def scans(task_filter: Filter, sources: Iterable[Source], dialect: Dialect, *, b
 
 def is_few(task_filter: Filter) -> bool:
     """True if an index serves the filter without an order and is expected to find few rows."""
-    return any(term.field in ("key", "failure", "change", "batch") for term in path(task_filter).terms)
+    few = ("key", "failure", "change", "batch", "workflow", "below")
+    return any(term.field in few for term in path(task_filter).terms)
 
 
 def _divided(task_filter: Filter, *, by_queue: bool) -> Iterator[tuple[Filter, Filter, bool]]:

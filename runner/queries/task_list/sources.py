@@ -30,6 +30,7 @@ TASK_FIELDS = {
     "priority": "priority",
     "age": "submitted_at",
     "payload": "payload",
+    "workflow": "workflow",
 }
 """The column of each field that is the same for live and finished tasks."""
 

@@ -1,0 +1,1 @@
+"""Workflows: their list, the graph of one, and its drawings."""
