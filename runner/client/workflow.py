@@ -7,6 +7,7 @@ from typing import Any, Self, TypeAlias
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.results import TaskHandle, handles
 from runner.errors import InvalidTask
+from runner.handlers.context import Context
 from runner.handlers.dependencies import FAILURE_RULES, dependencies, parent_list
 from runner.handlers.dependencies import Parent as StoredParent
 from runner.model.task import BatchMember, DependsOn, NewTask, NewWorkflow, OnFailure, SubmitResult
@@ -47,10 +48,15 @@ class Workflow:
     Args:
         name: its name; None without one.
         tx: connection of the application, whose transaction the tasks join; None for a separate transaction.
+        of: the context of the task whose workflow it continues; None for a workflow of its own.
     """
 
-    def __init__(self, name: str | None = None, *, tx: object = None) -> None:
+    def __init__(self, name: str | None = None, *, tx: object = None, of: Context | None = None) -> None:
+        if of is not None and tx is None:
+            why = "pass the connection of ctx.transaction() as tx: the tasks then commit with the success of this one"
+            raise InvalidTask(field="tx", value=None, why=why)
         self.name = name
+        self._kind = NewWorkflow(name, None if of is None else of.id)
         self.id: int | None = None
         """Its id after the block; None before."""
         self._tx, self._state = tx, "new"
@@ -87,7 +93,7 @@ class Workflow:
             raise InvalidTask(field="after", value=on_failure, why=why)
         parents = self._parents(after, on_failure)
         both = {item.parent: item for item in (*(task.after or ()), *parents)}
-        self._calls.append(task._replace(after=tuple(both.values()) or None, workflow=NewWorkflow(self.name)))
+        self._calls.append(task._replace(after=tuple(both.values()) or None, workflow=self._kind))
         self._tasks.append(added := WorkflowTask(self, len(self._tasks)))
         return added
 
@@ -151,7 +157,7 @@ class Workflow:
             task._handle = handle  # noqa: SLF001 - of this file
 
 
-def workflow(name: str | None = None, *, tx: object = None) -> Workflow:
+def workflow(name: str | None = None, *, tx: object = None, of: Context | None = None) -> Workflow:
     """Make a workflow: tasks that depend on each other, submitted in one transaction at the end of its block.
 
     A block that raises submits nothing. On an event loop, use `async with`.
@@ -159,9 +165,12 @@ def workflow(name: str | None = None, *, tx: object = None) -> Workflow:
     Args:
         name: its name, for people; several workflows may have the same one.
         tx: your connection or session; the tasks join its open transaction. See docs/transactions.md.
+        of: the context of a handler, with its `ctx.transaction()` as `tx`: the tasks join the workflow of its task, and
+            the tasks that wait for that one wait for them too. With a name they are a workflow of their own.
 
     Raises:
-        InvalidTask: the block added no task, or one is not valid; see also Submission.submit.
+        InvalidTask: the block added no task, or one is not valid; see also Submission.submit. With `of`, the task has
+            no workflow and the new one no name, or a task would depend on itself.
         WouldBlock: `with` on an event loop without `tx`.
 
     Examples:
@@ -169,4 +178,4 @@ def workflow(name: str | None = None, *, tx: object = None) -> Workflow:
         ...     paid = w.add(charge.new(order=17))
         ...     w.add(ship.new(order=17), after=paid)
     """
-    return Workflow(name, tx=tx)
+    return Workflow(name, tx=tx, of=of)

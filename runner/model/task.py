@@ -271,9 +271,12 @@ class NewWorkflow(NamedTuple):
 
     Args:
         name: its name; None without one.
+        of: id of a running task, whose dependents then wait for the new tasks too. Without a name, its workflow takes
+            them.
     """
 
     name: str | None = None
+    of: int | None = None
 
 
 class NewTask(NamedTuple):

@@ -19,7 +19,7 @@ from runner.model.text_limits import require_payload
 from runner.store.dependencies.submit import DependencyRows, dependency_rows, insert_dependencies
 from runner.store.unique import check_keys, record_keys
 from runner.store.validation import SUBMIT_COLUMNS, check
-from runner.store.workflow import insert_workflow
+from runner.store.workflow import continued_task, hold_dependents, insert_workflow
 
 COLUMNS: dict[str, Any] = SUBMIT_COLUMNS | {
     "handler": sa.Text,
@@ -125,6 +125,7 @@ def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[
             require_payload(payload)
         if tasks.like.order_key is not None:
             tasks = list(tasks)
+    parent = continued_task(alike)
     tasks, workflow = yield from insert_workflow(frame, tasks)
     dependencies: DependencyRows = []
     if any(task.after is not None or task.order_key is not None for task in alike):
@@ -139,6 +140,8 @@ def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[
         dependencies = [None if position in result.duplicates else waits for position, waits in enumerate(dependencies)]
     if dependencies:
         yield from insert_dependencies(frame, result.ids, dependencies)
+    if parent is not None:
+        yield from hold_dependents(frame, parent, tasks, result.ids)
     return result if workflow is None else result._replace(workflow=workflow)
 
 

@@ -204,3 +204,82 @@ def test_a_thousand_tasks_are_one_submit(store: TaskStore, work: Work) -> None:
         parts = [w.add(work.new(name=str(number)), after=first) for number in range(998)]
         w.add(work.new(name="end"), after=parts)
     assert read("SELECT count(*), sum(blocked_by) FROM task") == [(1_000, 998 + 998)]
+
+
+@pytest.fixture
+def pages(work: Work) -> Iterator[Work]:
+    """A handler that adds tasks to the workflow of its task."""
+
+    @handler("flow.pages")
+    def pages(ctx: Context, names: list[str], sub: str | None = None, after: int | None = None) -> None:
+        with ctx.transaction() as tx, workflow(sub, of=ctx, tx=tx) as w:
+            for name in names:
+                w.add(work.new(name=name), after=after)
+            if "raise" in names and ctx.attempt == 1:
+                raise LookupError
+
+    yield pages
+    REGISTRY._handlers.pop("flow.pages")
+
+
+def test_a_task_fans_out_and_those_after_it_wait_for_all(store: TaskStore, work: Work, pages: Work) -> None:
+    with workflow("book") as w:
+        split = w.add(pages.new(names=["a", "b", "c"]))
+        join = w.add(work.new(name="join"), after=split)
+        w.add(work.new(name="end"), after=join)
+    store.drain()
+    assert join.handle.result(timeout=5) == "join(None, a(), b(), c())"
+    assert read("SELECT count(*), count(DISTINCT workflow) FROM task_history") == [(6, 1)]
+
+
+def test_an_attempt_that_fails_adds_nothing(store: TaskStore, work: Work, pages: Work) -> None:
+    with workflow("book") as w:
+        split = w.add(pages.new(names=["a", "raise"]))
+        join = w.add(work.new(name="join"), after=split)
+    store.drain()
+    assert len(store.tasks()) == 2
+    assert read("SELECT blocked_by FROM task WHERE state = 'blocked'") == [(1,)]
+    store.advance("1h")
+    store.drain()
+    assert join.handle.result(timeout=5) == "join(None, a(), raise())"
+
+
+def test_a_sub_workflow_has_a_name_and_holds_the_tasks_after_its_parent(
+    store: TaskStore, work: Work, pages: Work
+) -> None:
+    with workflow("outer") as w:
+        split = w.add(pages.new(names=["a", "b"], sub="inner"))
+        join = w.add(work.new(name="join"), after=split)
+    store.drain()
+    assert join.handle.result(timeout=5) == "join(None, a(), b())"
+    assert read("SELECT name FROM task_workflow ORDER BY id") == [("outer",), ("inner",)]
+    assert read("SELECT workflow, count(*) FROM task_history GROUP BY workflow ORDER BY workflow") == [(1, 2), (2, 2)]
+
+
+def test_a_task_outside_of_workflows_names_the_one_that_it_begins(store: TaskStore, work: Work, pages: Work) -> None:
+    nameless = pages.options(max_attempts=1).submit(names=["a"])
+    named = pages.submit(names=["a"], sub="new")
+    after = work.options(after=named).submit(name="after")
+    store.drain()
+    states = {task.id: (task.state, task.error) for task in store.tasks()}
+    assert states[nameless][0] == "dead"
+    assert "give the new one a name" in str(states[nameless][1])
+    assert after.result(timeout=5) == "after(None, a())"
+
+
+def test_an_added_task_cannot_wait_for_one_that_waits_for_it(store: TaskStore, work: Work, pages: Work) -> None:
+    first = pages.options(max_attempts=1)
+    with workflow("w") as w:
+        split = w.add(first.new(names=["a"], after=3))
+        join = w.add(work.new(name="join"), after=split)
+        w.add(work.new(name="end"), after=join)
+    assert int(w.tasks[2]) == 3
+    store.drain()
+    assert "they cannot wait for it" in str(store.tasks("flow.pages")[0].error)
+    assert len(store.tasks()) == 3
+
+
+def test_tasks_join_another_only_in_its_transaction(store: TaskStore) -> None:
+    context: Any = object()
+    with pytest.raises(InvalidTask, match=r"ctx\.transaction"):
+        workflow(of=context)

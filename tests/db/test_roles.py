@@ -648,7 +648,7 @@ def test_the_tools_of_an_assistant_work_with_the_login_of_a_reader(
 ) -> None:
     monkeypatch.setenv("TASKTUI_URL", seen_by["reader"])
     tools = assistant_tools(operations=True)
-    values: dict[str, dict[str, object]] = {"show": {"id": LATER}, "why": {"tasks": [LATER]}}
+    values: dict[str, dict[str, object]] = {"show": {"id": LATER}, "why": {"tasks": [LATER]}, "workflow": {"id": 1}}
     for name in assistant_tools(operations=False):
         result = call_tool(tools[name], values.get(name, {}), DEFAULT_CONNECTION, "probe")
         assert result.document is not None, (name, result.messages)

@@ -161,7 +161,7 @@ UNDOS: dict[str, Verb] = {
 async def arrange(database: Database) -> None:
     """Create the rows in an empty database."""
     await add_live(database, queue="mail")
-    await add_live(database, run_at=ahead(600))
+    await add_live(database, run_at=ahead(600), workflow=1)
     await add_runner(database, lease=3600)
     await add_runner(database, lease=-60)
     running: dict[str, Any] = {"state": State.RUNNING.value, "runner_id": RUNNER, "fence": 1, "attempt": 1}

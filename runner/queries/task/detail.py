@@ -222,18 +222,17 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
     task, retry, timeout = from_row(TaskRow, row), text(row["retry"]), number(row["timeout"])
     is_own = (retry is not None, task.max_attempts is not None, timeout is not None)
     attempts, progress, checkpoints, log, steps, signals = notes
-    waits, runs, key = task.state is State.WAITING, task.state is State.RUNNING, text(row["unique_key"])
+    state, key = task.state, text(row["unique_key"])
     stored, opened, executor, unique, tree, (same_key, workflow) = await tx.gather(
         _stored_attempts(tx, task.handler) if not all(is_own) else _nothing(),
-        breakers(tx, task.handler, only_open=True) if waits else _nothing(),
-        runner_of(tx, task.runner_id) if runs else _nothing(),
+        breakers(tx, task.handler, only_open=True) if state is State.WAITING else _nothing(),
+        runner_of(tx, task.runner_id) if state is State.RUNNING else _nothing(),
         unique_key(tx, id, task.handler, key) if key is not None else _nothing(),
         dependency_tree(tx, task, progress_of_parents),
         tx.gather(same_key_tasks(tx, task), workflow_name(tx, row["workflow"])),
     )
-    stored = stored or {}
-    handler_retry = None if retry is not None else default_retry or _readable_retry(stored.get("retry"))
-    most, limit = stored.get("max_attempts"), stored.get("timeout")
+    handler_retry = None if retry is not None else default_retry or _readable_retry((stored or {}).get("retry"))
+    most, limit = (stored or {}).get("max_attempts"), (stored or {}).get("timeout")
     return from_row(
         TaskDetail,
         row,
