@@ -16,6 +16,7 @@ from runner.queries.registries import registry_entries
 from runner.queries.task_list.compile import indexed
 from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow, task_rows
+from runner.queries.task_list.sealed_handlers import payload_remark
 from runner.queries.task_list.search import TaskPage, find, page_script
 from runner.queries.task_list.search import page as read_page
 from tasktui.data.task_list import Listing
@@ -87,7 +88,11 @@ async def load(tx: Transaction, task_filter: Filter, limit: int, sort: Sort) -> 
 
 async def _first_page(tx: Transaction, task_filter: Filter, limit: int, sort: Sort) -> tuple[TaskPage, tuple[str, ...]]:
     page = await read_page(tx, task_filter, None, limit, sort)
-    return page, () if page.tasks else tuple(await filter_warnings(tx, task_filter, if_similar=False))
+    if page.tasks:
+        return page, ()
+    remark = await payload_remark(tx, task_filter)
+    warnings = await filter_warnings(tx, task_filter, if_similar=False)
+    return page, (*warnings, *([remark] if remark else []))
 
 
 async def _newest(tx: Transaction, task_filter: Filter) -> int | None:

@@ -19,6 +19,8 @@ from runner.store.task_records import line_of, read_records
 from tests.cli.conftest import Call, _alone, call, cli  # noqa: F401 - fixtures
 from tests.store.rows import add_attempt, add_live, add_past, filtered, history_row, stored
 
+pytestmark = pytest.mark.both_databases
+
 BY = Actor("ana", "desk", "rotation")
 CARD = "4111-1111"
 OLD_KEY, NEW_KEY = new_key(), new_key()

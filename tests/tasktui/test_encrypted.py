@@ -4,9 +4,12 @@ import pytest
 
 from runner.db.database import Database
 from runner.handlers.keyring import Keyring
+from runner.handlers.parameters import stored_signatures
+from runner.handlers.registry import Handler, Options
 from runner.model.codec_key import key_id, new_key
 from runner.queries.audit import audit
 from runner.settings import Settings
+from runner.store.heartbeat import Identity, register
 from tests.store.rows import add_live
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 
@@ -49,3 +52,17 @@ async def test_the_payload_of_an_encrypted_task_cannot_be_edited(task_id: int, w
         await operator.sees(SHOWN)
         await operator.press("E")
         await operator.sees("Payload", "runner edit ID --payload replaces it")
+
+
+async def test_an_empty_list_names_the_handlers_whose_payloads_match_no_filter(
+    database: Database, task_id: int, watch: Watch
+) -> None:
+    assert task_id
+    signature = stored_signatures({"pay.card": Handler("pay.card", charge, Options(codec="fernet"))})
+    identity = Identity("web-1", 1, "test", ["pay.card"], 1, signatures=signature)
+    await database.write(register, identity, 60.0)
+    async with watch("tasks", filter_text="payload.card:*") as operator:
+        await operator.sees("encrypted payloads match no filter on payload.NAME: pay.card")
+
+
+async def charge(card: str) -> None: ...
