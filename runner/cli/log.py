@@ -1,21 +1,18 @@
 """`runner show ID --log`: the log lines of a task."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from runner.cli.exit_codes import Exit
+from runner.cli.follow import event_line
+from runner.cli.follow import follow as follow_events
 from runner.cli.output import print_json, print_line
+from runner.client.event_position import EventPosition
 from runner.db.database import Database
 from runner.errors import InvalidInput
+from runner.model.task_event import LineLogged
 from runner.queries.task.attempts import LogRow, is_finished, log_line, log_of
 from runner.text.operator import local_zone
-
-FOLLOW_EVERY = 0.5
-"""Seconds between two looks for new lines."""
-
-LAST_LINES = 1.5
-"""Seconds after the end of a task in which its runner writes the last lines, which it does every second."""
 
 
 class LogDocument(NamedTuple):
@@ -29,9 +26,7 @@ async def show_log(database: Database, id: int, attempt: int | None, limit: int,
     """Print the last lines, and with `follow` further ones until the task has finished. Returns the exit code."""
     if limit < 1:
         raise InvalidInput(why=f"--limit is {limit}; it must be at least 1")
-    if follow and json:
-        raise InvalidInput(why="--follow prints lines; use it without --json")
-    finished = await database.read(is_finished, id)
+    await database.read(is_finished, id)
     rows = await database.read(log_of, id, attempt=attempt, limit=limit)
     if json:
         print_json(LogDocument(id, rows))
@@ -39,25 +34,19 @@ async def show_log(database: Database, id: int, attempt: int | None, limit: int,
     if not rows and not follow:
         print_line(f"Task {id} has no log lines. Handlers write them with ctx.logger.")
     _print(rows)
-    if follow and not finished:
+    if follow:
         await _follow(database, id, rows, attempt)
     return Exit.OK
 
 
 async def _follow(database: Database, id: int, rows: Sequence[LogRow], attempt: int | None) -> None:
     """Print further lines until the task has finished."""
-    position, finished = _end(rows, (0, 0)), False
-    while not finished:
-        await asyncio.sleep(FOLLOW_EVERY)
-        if finished := await database.read(is_finished, id):
-            await asyncio.sleep(LAST_LINES)
-        rows = await database.read(log_of, id, position, attempt)
-        _print(rows)
-        position = _end(rows, position)
-
-
-def _end(rows: Sequence[LogRow], before: tuple[int, int]) -> tuple[int, int]:
-    return (rows[-1].fence, rows[-1].number) if rows else before
+    position = EventPosition(closed=rows[0].fence - 1 if rows else 0)
+    for row in rows:
+        position = position.with_line(row.fence, row.number)
+    async for event in follow_events(database, id, position, [LineLogged.kind]):
+        if attempt in (None, event.attempt):
+            print_line(event_line(event))
 
 
 def _print(rows: Sequence[LogRow]) -> None:

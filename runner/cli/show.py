@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from runner.cli.exit_codes import Exit, print_stderr
+from runner.cli.follow import show_events
 from runner.cli.handlers import Modules, load_handlers
 from runner.cli.log import LogDocument, show_log
 from runner.cli.options import DEFAULT_CONNECTION, Connection, TaskId, open_database
@@ -79,17 +80,17 @@ async def show(  # noqa: PLR0913 - the options of the command
     are masked; --reveal shows them, and decrypts encrypted tasks if the profile has
     the key. The next runs appear if the task or its handler (-H) has a retry plan.
 
+    runner show ID --follow          its states, failed attempts, progress and lines
     runner show ID --log [--follow]  lines that the handler wrote with ctx.logger
     runner show ID --stack           where the handler is: file, line and function
 
     A runner writes log lines every second. An attempt keeps at most 1,000 of them.
-    It writes the stack into the log, so that --log and the console show it too. The
-    stack has no values of variables.
+    It also writes the stack into the log, without the values of variables.
 
     Args:
         id: The id of the task.
         log: Print its log lines.
-        follow: With --log: wait for more lines until the task has finished.
+        follow: Print what happens until the task has finished; with --log lines only.
         attempt: With --log: only the lines of this attempt.
         limit: With --log: only the last lines.
         stack: Ask its runner where the handler is.
@@ -100,17 +101,16 @@ async def show(  # noqa: PLR0913 - the options of the command
         json: Print one JSON document.
         connection: The database.
     """
-    _refuse_combinations(
-        log=log, stack=stack, of_log=follow or attempt is not None or limit != MOST_LINES, reason=reason
-    )
+    of_log = attempt is not None or limit != MOST_LINES
+    _refuse_combinations(log=log, stack=stack, of_log=of_log, reason=reason, follow=follow, json=json)
     if archive is not None:
-        return await _show_archived(archive, id, reads_database=log or stack or reveal, json=json)
+        return await _show_archived(archive, id, reads_database=log or stack or reveal or follow, json=json)
     settings = connection.settings(handlers=handlers or None)
     async with open_database(settings) as database:
         if log:
             return await show_log(database, id, attempt, limit, follow=follow, json=json)
-        if stack:
-            return await show_stack(database, id, reason, json=json)
+        if stack or follow:
+            return await (show_stack(database, id, reason, json=json) if stack else show_events(database, id))
         detail = await _read(database, settings, id)
         if reveal:
             await database.write(record_reveal, id, local_actor(None))
@@ -134,18 +134,24 @@ async def _show_archived(folder: Path, id: int, *, reads_database: bool, json: b
     from runner.cli.archive import archived_task  # loads Alembic
 
     if reads_database:
-        raise InvalidInput(why="--log, --stack and --reveal need the database; omit --archive, or restore the task")
+        raise InvalidInput(
+            why="--log, --follow, --stack and --reveal need the database; omit --archive, or restore the task"
+        )
     async with archived_task(folder, id) as database:
         detail = await database.read(read_detail, id)
     print_json(TaskDocument(detail, timeline(detail, reveal=False))) if json else _print(detail, False)
     return Exit.OK
 
 
-def _refuse_combinations(*, log: bool, stack: bool, of_log: bool, reason: str | None) -> None:
+def _refuse_combinations(*, log: bool, stack: bool, of_log: bool, reason: str | None, follow: bool, json: bool) -> None:
     if log and stack:
         raise InvalidInput(why="choose --log or --stack")
     if of_log and not log:
-        raise InvalidInput(why="--follow, --attempt and --limit apply to --log")
+        raise InvalidInput(why="--attempt and --limit apply to --log")
+    if follow and json:
+        raise InvalidInput(why="--follow prints lines; use it without --json")
+    if follow and stack:
+        raise InvalidInput(why="choose --follow or --stack")
     if reason is not None and not stack:
         raise InvalidInput(why="--reason applies to --stack")
 

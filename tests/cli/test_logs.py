@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
-from runner.model.outcome import Done
+from runner.model.outcome import Done, Failure, Retry
 from runner.model.task import NewTask
 from runner.store.notes import LogLine, Progress, write_notes
 from tests.cli.conftest import Call, Store
@@ -66,12 +66,41 @@ def test_follow_prints_new_lines_until_the_task_has_finished(cli: Call, store: S
     assert len(printed.out.splitlines()) == 4
 
 
+def test_follow_prints_the_events_of_a_task_until_it_has_finished(cli: Call, store: Store, task: int) -> None:
+    async def work() -> None:
+        database = Database.open(store.url)
+        try:
+            runner = await Runner.enter(database)
+            (claimed,) = await runner.claim()
+            line = LogLine(task, claimed.fence, 4, 2, AT, "warning", "nearly\x1b[31m done")
+            await database.write(write_notes, runner.id, [Progress(task, claimed.fence, 1, 2, None, None)], [line])
+            failure = Failure("LookupError", "no shop at https://ana:hunter2@shop\x1b[31m", "")
+            await runner.end(claimed, Retry(failure=failure, delay=0))
+            (claimed,) = await runner.claim()
+            await runner.end(claimed, Done())
+        finally:
+            await database.dispose()
+
+    worker = threading.Timer(0.2, lambda: asyncio.run(work()))
+    worker.start()
+    printed = cli("show", task, "--follow")
+    worker.join()
+    texts = [line.partition("attempt ")[2] for line in printed.out.splitlines()]
+    assert texts[-1] == "2  succeeded"
+    assert any(text.startswith("1  failed: LookupError: no shop at") and "next attempt in" in text for text in texts)
+    assert "\x1b" not in printed.out
+    assert "hunter2" not in printed.out
+    assert cli("show", 99, "--follow").code == 5
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--log", "--stack"), "choose --log or --stack"),
-        (("--follow",), "--follow, --attempt and --limit apply to --log"),
-        (("--limit", 5), "--follow, --attempt and --limit apply to --log"),
+        (("--attempt", 5), "--attempt and --limit apply to --log"),
+        (("--limit", 5), "--attempt and --limit apply to --log"),
+        (("--follow", "--stack"), "choose --follow or --stack"),
+        (("--follow", "--json"), "use it without --json"),
         (("--log", "--reason", "why"), "--reason applies to --stack"),
         (("--log", "--follow", "--json"), "use it without --json"),
     ],
