@@ -52,6 +52,7 @@ class ChunkPool(Protocol):
 
     waiting: deque[Any]
     look_ahead: LookAhead
+    longest_wait: float
 
     @property
     def on_chunk(self) -> Callable[[], object]:
@@ -98,7 +99,8 @@ class FormingChunks(Generic[M, C]):
             if not alone:
                 self._open[key] = chunk
             loop = asyncio.get_running_loop()
-            self._waiting[chunk] = loop.call_later(option.wait, self._close, chunk, context=self._context)
+            wait = min(option.wait, self._slots.longest_wait)
+            self._waiting[chunk] = loop.call_later(wait, self._close, chunk, context=self._context)
         else:
             chunk.add(running)
         if not chunk.free_places or alone:

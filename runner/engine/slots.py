@@ -323,6 +323,8 @@ class Slots:
     """The chunks that wait for more tasks; None if the pool has had none."""
     on_chunk: Callable[[], object] = lambda: None
     """Called when a chunk waits for a slot and for no more tasks; the worker sets it."""
+    longest_wait: float = inf
+    """Maximum seconds for which a chunk waits for more tasks; the worker sets it."""
 
     @property
     def limit(self) -> int:

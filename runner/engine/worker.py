@@ -144,6 +144,8 @@ class Worker:
         self.buffer.on_limit = self._reach_limit
         for slots in in_flight.pools:
             slots.on_chunk = self.start_soon
+            # The deadlines of its tasks count from their claim, and others rescue them one lease after that.
+            slots.longest_wait = settings.lease_timeout.total_seconds() / 2
         events.subscribe(TasksClaimed, self._start_claimed)
         events.subscribe(TaskClaimedTwice, self._snooze_duplicate)
         events.subscribe(BreakerReviewed, self._hand_back_of_open)

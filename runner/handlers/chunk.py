@@ -22,7 +22,7 @@ log = logging.getLogger("runner.task")
 MOST = 10_000
 """Maximum number of tasks in a chunk."""
 
-LONGEST_WAIT = 60.0
+LONGEST_WAIT = 10.0
 """Maximum seconds for which a chunk waits for more tasks: its tasks are claimed, so that no other runner has them."""
 
 DEFAULT_WAIT = 0.2
@@ -195,7 +195,7 @@ def read_chunk(name: str, size: int | None, wait: Delay | None) -> ChunkOption |
         seconds = DEFAULT_WAIT if wait is None else parse_duration(wait).total_seconds()
         if seconds <= LONGEST_WAIT:
             return ChunkOption(size, seconds)
-        why = f"chunk_wait is {wait!r}: use at most 1m, because the tasks of a chunk that waits are claimed"
+        why = f"chunk_wait is {wait!r}: use at most 10s, because the tasks of a chunk that waits are claimed"
     raise InvalidHandler(name=name, why=why)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from dataclasses import dataclass
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import sqlalchemy as sa
 from runner import Chunk, Context, Dead, Retry
 from runner.errors import TransactionInChunk
 from runner.handlers.chunk import ChunkOption
+from runner.model.task import OrderKey
+from runner.queries.why.why import why
 from tests.engine.harness import WAIT_SECONDS, Harness, until, wait_for_event
 from tests.engine.test_terminating import terminate
 
@@ -18,7 +21,9 @@ pytestmark = pytest.mark.both_databases
 
 TEN = ChunkOption(10, 0.05)
 LONG = ChunkOption(10, 60.0)
-"""A chunk that starts when it is full; the test ends before its wait."""
+"""A chunk that starts when it is full: with this lease, the test ends before its wait."""
+
+LEASE: Any = {"lease_timeout": "240s"}
 
 
 @dataclass
@@ -226,7 +231,7 @@ async def test_a_task_that_is_terminated_while_its_chunk_forms_never_starts(harn
         calls.append([task.payload.number for task in chunk])
 
     first, second = await submit(harness, 2)
-    async with harness.running() as runner:
+    async with harness.running(**LEASE) as runner:
         await until(lambda: len(runner.worker.in_flight.tasks) == 2)
         await terminate(harness, first)
         await until(lambda: runner.worker.in_flight.tasks[first].cancel_requested)
@@ -283,7 +288,7 @@ async def test_a_chunk_that_forms_holds_no_slot(harness: Harness) -> None:
         others.set()
 
     first = await harness.submit("mail")
-    async with harness.running(concurrency=1) as runner:
+    async with harness.running(concurrency=1, **LEASE) as runner:
         await until(lambda: len(runner.worker.in_flight.tasks) == 1)
         await harness.submit("other")
         await wait_for_event(others)
@@ -296,7 +301,7 @@ async def test_a_runner_that_drains_hands_back_the_tasks_of_a_chunk_that_forms(h
         """Never starts: the chunk does not fill."""
 
     tasks = await submit(harness, 3)
-    async with harness.running() as runner:
+    async with harness.running(**LEASE) as runner:
         await until(lambda: len(runner.worker.in_flight.tasks) == 3)
     assert await states(harness, tasks) == ["waiting"] * 3
     assert [(await harness.row(task)).attempt for task in tasks] == [0, 0, 0]
@@ -467,8 +472,78 @@ async def test_a_full_chunk_starts_before_its_wait_ends(harness: Harness) -> Non
         """Succeed."""
 
     await submit(harness, 7)
-    async with harness.running() as runner:
+    async with harness.running(**LEASE) as runner:
         await until(lambda: len(runner.worker.in_flight.tasks) == 7)
         more = await submit(harness, 3)
         await harness.wait_for(*more)
     assert await harness.count(harness.database.tables.history, sa.true()) == 10
+
+
+async def test_a_chunk_waits_no_longer_than_half_of_a_lease(harness: Harness) -> None:
+    """Its tasks have their deadlines from the claim on, and other runners rescue them one lease after these."""
+
+    @harness.handler("mail", chunk=LONG, timeout=0.1)
+    async def mail(chunk: Chunk[Mail]) -> None:
+        """Succeed."""
+
+    task = await harness.submit("mail")
+    async with harness.running(lease_timeout="1s"):
+        await harness.wait_for(task)
+    assert (await harness.row(task)).fence == 1
+
+
+async def test_why_names_the_chunk_that_a_task_waits_for(harness: Harness) -> None:
+    @harness.handler("mail", chunk=LONG)
+    async def mail(chunk: Chunk[Mail]) -> None:
+        """Never starts: the chunk does not fill."""
+
+    async def sentence() -> str:
+        return (await harness.database.read(why, task, UTC)).causes[0].text
+
+    async def is_named() -> bool:
+        return "waits there for a slot or for more tasks of its chunk, up to 10" in await sentence()
+
+    task = await harness.submit("mail")
+    async with harness.running(**LEASE) as runner:
+        await until(lambda: len(runner.worker.in_flight.tasks) == 1)
+        await until(is_named)
+
+
+async def test_a_suspect_is_alone_in_its_chunk(harness: Harness) -> None:
+    chunks = list[list[int]]()
+
+    @harness.handler("mail", chunk=TEN)
+    async def mail(chunk: Chunk[Mail]) -> None:
+        chunks.append([task.payload.number for task in chunk])
+
+    tasks = await submit(harness, 4)
+    table = harness.database.tables.task
+    await harness.change(sa.update(table).where(table.c.id.in_(tasks[:2])).values(rescues=2, attempt=2))
+    await harness.work()
+    assert sorted(chunks) == [[0], [1], [2, 3]]
+
+
+async def test_order_keys_and_unique_keys_hold_in_a_chunk(harness: Harness) -> None:
+    chunks = list[list[int]]()
+
+    @harness.handler("mail", chunk=TEN)
+    async def mail(chunk: Chunk[Mail]) -> None:
+        chunks.append([task.payload.number for task in chunk])
+
+    for number in range(4):
+        await harness.submit("mail", {"number": number}, order_key=OrderKey("ab"[number % 2]))
+    await harness.work()
+    assert chunks == [[0, 1], [2, 3]]
+
+
+async def test_a_higher_priority_comes_first(harness: Harness) -> None:
+    chunks = list[list[int]]()
+
+    @harness.handler("mail", chunk=ChunkOption(3, 0.05))
+    async def mail(chunk: Chunk[Mail]) -> None:
+        chunks.append([task.payload.number for task in chunk])
+
+    await submit(harness, 4)
+    await harness.submit("mail", {"number": 9}, priority=9)
+    await harness.work(concurrency=1)
+    assert chunks == [[9, 0, 1], [2, 3]]

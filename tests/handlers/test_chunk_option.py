@@ -49,7 +49,7 @@ def without_option(chunk: Chunk[Mail]) -> None: ...
     [
         (both, {"chunk": 0}, "chunk is 0: use a number of tasks from 1 to 10,000"),
         (both, {"chunk": "many"}, "chunk is 'many'"),
-        (both, {"chunk": 9, "chunk_wait": "2m"}, "chunk_wait is '2m': use at most 1m"),
+        (both, {"chunk": 9, "chunk_wait": "2m"}, "chunk_wait is '2m': use at most 10s"),
         (plain, {"chunk_wait": "1s"}, "chunk_wait needs chunk"),
         (plain, {"chunk": 9}, "chunk needs a function with a Chunk"),
         (untyped, {"chunk": 9}, "write Chunk[Mail]"),

@@ -12,7 +12,7 @@ from runner.db.schema import is_state
 from runner.db.transaction import Transaction, clock
 from runner.db.types import db_now
 from runner.errors import InvalidSettings, TaskNotFound
-from runner.handlers.parameters import read_signature
+from runner.handlers.parameters import StoredSignature, read_signature
 from runner.model.stuck_row import StuckRow
 from runner.model.task import Priority, State
 from runner.policy.claim_facts import ClaimScope
@@ -80,6 +80,10 @@ class CandidateRunner:
         return self.runner.takes_of(lane) and self.runner.pool_of(lane.handler) == self.pool
 
 
+UNMARKED = 0.5
+"""Seconds from the claim of a task that starts immediately until its runner has recorded its start, at most."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """The facts about a task and its surroundings.
@@ -105,6 +109,8 @@ class Facts:
         stuck: the verbs of live runners that could not change its row, with the reasons.
         codec: what encrypts the tasks of its handler, if no live runner has that; None without a codec.
         pending: the steps of a waiting task that are not done: its sleeps and waits, and its failed calls.
+        started: True unless it was claimed a while ago, and no start is recorded.
+        chunk: the maximum number of tasks of a chunk, if it has not started; None without chunks.
     """
 
     task: TaskRow
@@ -131,6 +137,8 @@ class Facts:
     stuck: tuple[StuckRow, ...] = ()
     codec: str | None = None
     pending: tuple[StepRow, ...] = ()
+    started: bool = True
+    chunk: int | None = None
 
     @property
     def due(self) -> bool:
@@ -179,6 +187,9 @@ async def read_facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
         case State.RUNNING:
             facts = replace(facts, runner=await runner_of(tx, facts.task.runner_id), runners=tuple(await runners(tx)))
             facts = replace(facts, stuck=await _stuck(tx, id, facts.runners))
+            claimed_at = facts.task.claimed_at
+            if row.get("started_at") is None and claimed_at and (facts.at - claimed_at).total_seconds() > UNMARKED:
+                facts = replace(facts, started=False, chunk=await _chunk(tx, facts.task.handler))
     return replace(facts, terminated=await _terminated(tx, id))
 
 
@@ -235,9 +246,20 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
 
 async def _codec(tx: Transaction, handler: str) -> str | None:
     """The codec of a handler as its runners stored it last; None without one."""
-    registry = tx.tables.handler.c
-    signature = read_signature(text(await tx.scalar(sa.select(registry.signature).where(registry.name == handler))))
+    signature = await _signature(tx, handler)
     return signature and signature.codec
+
+
+async def _chunk(tx: Transaction, handler: str) -> int | None:
+    """The maximum number of tasks in a chunk of a handler; None without chunks."""
+    signature = await _signature(tx, handler)
+    size = signature.attempts.get("chunk") if signature else None
+    return size if isinstance(size, int) else None
+
+
+async def _signature(tx: Transaction, handler: str) -> StoredSignature | None:
+    registry = tx.tables.handler.c
+    return read_signature(text(await tx.scalar(sa.select(registry.signature).where(registry.name == handler))))
 
 
 async def _predecessor(tx: Transaction, id: int) -> TaskRow | None:

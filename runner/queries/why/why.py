@@ -218,6 +218,9 @@ def _running(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
         process = " in a process of its own" if pool == "processes" else ""
         process = process if pool in OWN_SLOTS else f" in executor {one_line(pool)}"
         text = f"It has been running on {describe(runner)}{process} for {duration}, {attempt}{limit}."
+        if not facts.started:
+            others = f" or for more tasks of its chunk, up to {facts.chunk}" if facts.chunk else ""
+            text = f"{describe(runner)} claimed it {duration} ago, {attempt}; it waits there for a slot{others}."
         if _ended(facts) is not None:
             text = f"It ran on {describe(runner)}{process}, {attempt}, started {duration} ago."
         yield Cause(State.RUNNING, text, view=at_runner(runner))
