@@ -13,6 +13,7 @@ from runner.db.transaction import Transaction, clock
 from runner.db.types import db_now, next_version
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, MOVES, State
 from runner.operations.audit_log import AuditEntry, record
+from runner.operations.blocking import wait_again
 from runner.operations.edit_values import check_against
 from runner.operations.results import Actor, Result, Target
 from runner.operations.targets import LockedTask, change, lock_targets, reschedule
@@ -32,7 +33,7 @@ async def retry_now(tx: Transaction, targets: Iterable[Target], by: Actor, sprea
 
     A task that lost runners is no longer a suspect. If the attempts or the fence of a task have the highest possible
     value, both start over, so that a runner can claim it. A task whose unique key another task holds is skipped;
-    the others hold their keys again until they finish.
+    the others hold their keys again until they finish. A cancelled task of a workflow waits again for its parents.
 
     Args:
         spread: seconds over which the due times are spread at random, to avoid a burst.
@@ -79,7 +80,8 @@ async def _retry(
     times = await reschedule(tx, {id: now + delay for id, delay in delays.items()}, rescues=0)
     if values and tasks:
         await change(tx, [task.id for task in tasks], **values)
-    await record(tx, by, [_entry(verb, task, times, values, fence) for task in tasks])
+    blocked = await wait_again(tx, [task.id for task in tasks if task.state is State.CANCELLED])
+    await record(tx, by, [_entry(verb, task, times, values, fence, blocked=task.id in blocked) for task in tasks])
     result.changed = [task.id for task in tasks]
     return result
 
@@ -104,7 +106,7 @@ async def _shelve(tx: Transaction, tasks: Sequence[LockedTask]) -> None:
 
 
 def _entry(
-    verb: str, task: LockedTask, times: Mapping[int, object], values: Mapping[str, Any], fence: int
+    verb: str, task: LockedTask, times: Mapping[int, object], values: Mapping[str, Any], fence: int, *, blocked: bool
 ) -> AuditEntry:
     new = {name: value for name, value in values.items() if getattr(task, name) != value}
     before: dict[str, Any] = {"run_at": task.run_at, **{name: getattr(task, name) for name in new}}
@@ -115,7 +117,8 @@ def _entry(
         # The new live row forgets these; undo writes them back.
         ending = {name: getattr(task, name) for name in ("finished_at", "claimed_at", "runner_id", "duration")}
         before |= {name: value for name, value in ending.items() if value is not None}
-        after |= {"state": MOVES["requeue"].target, "attempt": 0, "rescues": 0, "fence": restarted}
+        move = MOVES["reblock" if blocked else "requeue"]
+        after |= {"state": move.target, "attempt": 0, "rescues": 0, "fence": restarted}
         if task.interruptions:
             before |= {"interruptions": task.interruptions}
             after |= {"interruptions": 0}

@@ -113,6 +113,12 @@ COMMANDS = {
             Screen("7", "Reports", "reports", "ReportsScreen"),
         ),
         CommandSpec("audit", "", "show the changes", Screen("8", "Audit", "audit", "AuditScreen")),
+        CommandSpec(
+            "workflows",
+            "",
+            "show the workflows and the graph of one",
+            Screen("9", "Workflows", "workflows", "WorkflowsScreen"),
+        ),
         CommandSpec("at", "TIME", "show a past time: :at 03:12, :at 20m ago; :at now returns"),
         CommandSpec("health", "", "show the state of the database"),
         CommandSpec("pause", "QUEUE [TIME] [REASON]", "stop starting tasks of a queue, or of handler:NAME"),

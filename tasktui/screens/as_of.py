@@ -316,6 +316,7 @@ UNKNOWN = {
     "Schedules": "The task list has the tasks that schedules submitted.",
     "Reports": ":incident 3:00 4:00 reports on a period.",
     "Audit": "runner audit --since 3:00 lists the changes.",
+    "Workflows": "The task list has the tasks of a workflow: workflow:17.",
 }
 """The screens that cannot be reconstructed, each with another way to such data."""
 

@@ -35,7 +35,7 @@ EVERY = 200
 """Steps between two comparisons of the audit with the confirmations."""
 
 KEYS = (
-    *"abcdfghijklmnoprstuvwxyzABCDEHKLMNPQRSTUVWXYZ12345678*\\!/:?[]{}<>=- ",
+    *"abcdfghijklmnoprstuvwxyzABCDEHKLMNPQRSTUVWXYZ123456789*\\!/:?[]{}<>=- ",
     *("up", "down", "left", "right", "pageup", "pagedown", "home", "end", "tab", "shift+tab", "backspace", "delete"),
     *("enter", "enter", "escape", "escape", "escape", "ctrl+a", "ctrl+s", "ctrl+t", "ctrl+x", "ctrl+y", "ctrl+p"),
 )

@@ -115,7 +115,8 @@ def of_requeue(change: UndoableChange, task: LockedTask) -> str | None:
     """The conflict with the return of a requeued task to the history."""
     names = edited_columns(change)
     why = _values_conflict(change, task, names) if names and task.state in LIVE else None
-    return why or _not_started(change, task, MOVES["undo_retry"].sources)
+    sources = NOT_STARTED if change.after.get("state") == State.BLOCKED else MOVES["undo_retry"].sources
+    return why or _not_started(change, task, sources)
 
 
 def _not_started(change: UndoableChange, task: LockedTask, states: tuple[State | None, ...]) -> str | None:

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import same_id
-from runner.db.schema import is_open, is_state, state_literal
+from runner.db.schema import is_state, state_literal
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, next_version
-from runner.model.task import FINAL, MOVES, State
+from runner.model.task import MOVES, State
 from runner.operations.audit_log import AuditEntry, record
+from runner.operations.blocking import block_again, close, reopen
 from runner.operations.results import Actor, Result, Skipped
 from runner.operations.rewind import copy_checkpoint
 from runner.operations.signal import withdraw_signal
@@ -36,23 +37,6 @@ async def reblock(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedT
         [task.id for _, task in eligible],
         skipped=[Skipped(id, NO_DEPENDENCIES) for id in sorted(dependencies) if id not in reopened],
     )
-
-
-async def block_again(tx: Transaction, ids: Sequence[int]) -> None:
-    """Block locked live tasks on their open dependencies."""
-    if not ids:
-        return
-    task, dependency = tx.tables.task, tx.tables.dependency
-    open_count = (
-        sa.select(sa.func.count()).where(dependency.c.task_id == task.c.id, is_open(dependency.c)).scalar_subquery()
-    )
-    values = {
-        "state": state_literal(MOVES["reblock"].target),
-        "blocked_by": sa.case((open_count > 1, open_count), else_=1),
-        "parents": sa.null(),  # set again when no dependency is open
-        "version": next_version(task.c.version),
-    }
-    await tx.execute(sa.update(task).where(tx.dialect.one_of(task.c.id, ids)).values(values))
 
 
 async def _open(tx: Transaction, dependencies: dict[int, set[int]]) -> set[int]:
@@ -100,7 +84,7 @@ async def restore(tx: Transaction, restored: Restored, by: Actor) -> Result:
         await _move_back(tx, [(id, changes[id].before.get("error")) for id in ids])
         await count_unclaimed(tx, ids, times=-1)
         blocked = [id for id in ids if changes[id].before["state"] == State.BLOCKED]
-        await _reopen(tx, blocked)
+        await reopen(tx, blocked)
         await block_again(tx, blocked)
     await record(tx, by, [_restore_entry(changes[task.id], task) for task in tasks])
     result.changed = ids
@@ -153,19 +137,6 @@ async def consequences(tx: Transaction, ends: Iterable[UndoableChange]) -> dict[
     return {parent: child for parent, child, end, closed in pairs if end is None or closed >= end}
 
 
-async def _reopen(tx: Transaction, ids: Sequence[int]) -> None:
-    """Reopen the dependencies that were closed only because their task ended."""
-    if not ids:
-        return
-    dependency = tx.tables.dependency
-    released_by_failure = (dependency.c.on_failure == "run") & is_state(dependency.c.parent_state, *FINAL)
-    resolved = sa.func.coalesce(
-        dependency.c.parent_state == state_literal(State.SUCCEEDED), sa.false()
-    ) | sa.func.coalesce(released_by_failure, sa.false())
-    reopened = tx.dialect.one_of(dependency.c.task_id, ids) & dependency.c.satisfied_by.is_(None) & ~resolved
-    await tx.execute(sa.update(dependency).where(reopened).values(satisfied_at=None))
-
-
 def _restore_entry(change: UndoableChange, task: LockedTask) -> AuditEntry:
     state = change.before["state"]
     verb = "reblock" if state == State.BLOCKED else "restore"
@@ -186,6 +157,7 @@ async def undo_requeue(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lo
         if names := edited_columns(retry):
             await change(tx, [task.id], **former_values(retry, names))
     await refuse_reused(tx, [task.id for _, task in pairs])
+    await close(tx, [task.id for _, task in pairs if task.state is State.BLOCKED])
     for state, verb in MOVES_TO.items():
         endings = [FinishedTask(task.id, task.fence) for retry, task in pairs if retry.before["state"] == state]
         if endings:

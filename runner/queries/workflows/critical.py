@@ -10,7 +10,7 @@ from runner.text import formatting
 from runner.text.document import JsonProperty
 from runner.text.sanitize import one_line
 
-MOST_IN_LIST = 10_000
+MOST_IN_LIST = 2_000
 """Maximum number of tasks for which a list computes critical paths, those of the newest workflows."""
 
 

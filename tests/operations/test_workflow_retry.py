@@ -1,0 +1,112 @@
+"""Retries and terminations of a workflow, or of a part of one, run its tasks in order."""
+
+import json
+
+import pytest
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.model.outcome import Dead
+from runner.model.task import BatchMember, DependsOn, NewTask, NewWorkflow, OnFailure, State
+from runner.operations.results import Actor, Result, Target
+from runner.operations.retry import retry_now
+from runner.operations.undo.undo import undo
+from runner.queries.audit import audit
+from runner.store.submit import submit_with_result
+from tests.store.dependencies import resolve_parents, sweep
+from tests.store.rows import history_row
+from tests.store.runners import Runner
+
+pytestmark = pytest.mark.both_databases
+
+ANA = Actor("ana", "desk")
+
+
+async def failed_chain(database: Database, runner: Runner, rule: OnFailure = "cancel") -> list[int]:
+    """A workflow of three tasks in a chain: the first is dead, and the others are cancelled."""
+    own = NewWorkflow("w")
+    tasks = [
+        NewTask("work", workflow=own, after=(DependsOn(BatchMember(place - 1), rule),) if place else None)
+        for place in range(3)
+    ]
+    ids = (await database.write(submit_with_result, tasks)).ids
+    (first,) = await runner.claim(1)
+    await runner.end(first, Dead("no"))
+    await resolve_parents(database, ids[0])
+    await resolve_parents(database, ids[1])
+    return ids
+
+
+async def retry(database: Database, *ids: int) -> Result:
+    return await database.write(retry_now, [Target(id) for id in ids], ANA)
+
+
+async def states(database: Database, ids: list[int]) -> list[State]:
+    found = []
+    for id in ids:
+        async with database.reading() as tx:
+            task = tx.tables.task.c
+            live = await tx.scalar(sa.select(task.state).where(task.id == id))
+        found.append(State(live or (await history_row(database, id)).state))
+    return found
+
+
+async def test_a_retried_part_of_a_workflow_runs_in_order(database: Database, runner: Runner) -> None:
+    ids = await failed_chain(database, runner)
+    assert await states(database, ids) == [State.DEAD, State.CANCELLED, State.CANCELLED]
+    assert (await retry(database, *reversed(ids))).changed == ids
+    assert await states(database, ids) == [State.WAITING, State.BLOCKED, State.BLOCKED]
+    for id in ids:
+        (task,) = await runner.claim(9)
+        assert task.id == id
+        await runner.end(task)
+        await resolve_parents(database, id)
+    assert await states(database, ids) == [State.SUCCEEDED] * 3
+
+
+async def test_a_part_that_fails_again_is_cancelled_again(database: Database, runner: Runner) -> None:
+    ids = await failed_chain(database, runner)
+    await retry(database, *ids)
+    (task,) = await runner.claim(9)
+    await runner.end(task, Dead("no"))
+    await resolve_parents(database, ids[0])
+    await resolve_parents(database, ids[1])
+    assert await states(database, ids) == [State.DEAD, State.CANCELLED, State.CANCELLED]
+
+
+async def test_dependents_that_are_retried_first_wait_for_the_retry_of_their_parent(
+    database: Database, runner: Runner
+) -> None:
+    ids = await failed_chain(database, runner)
+    await retry(database, *ids[1:])
+    await sweep(database)
+    assert await states(database, ids) == [State.DEAD, State.BLOCKED, State.BLOCKED]
+    await retry(database, ids[0])
+    (task,) = await runner.claim(9)
+    await runner.end(task)
+    await resolve_parents(database, ids[0])
+    assert await states(database, ids) == [State.SUCCEEDED, State.WAITING, State.BLOCKED]
+
+
+async def test_the_retry_of_a_part_is_undone(database: Database, runner: Runner) -> None:
+    ids = await failed_chain(database, runner)
+    await retry(database, *ids)
+    entries = await database.read(audit)
+    assert {entry.task_id: json.loads(entry.after or "")["state"] for entry in entries} == dict(
+        zip(ids, ("waiting", "blocked", "blocked"), strict=True)
+    )
+    result = await database.write(undo, [entry.id for entry in entries], ANA)
+    assert sorted(result.changed) == ids
+    assert await states(database, ids) == [State.DEAD, State.CANCELLED, State.CANCELLED]
+    await sweep(database)
+    assert await states(database, ids) == [State.DEAD, State.CANCELLED, State.CANCELLED]
+
+
+async def test_a_retried_task_outside_of_workflows_runs_without_waiting(database: Database, runner: Runner) -> None:
+    tasks = [NewTask("work"), NewTask("work", after=(DependsOn(BatchMember(0), "cancel"),))]
+    ids = (await database.write(submit_with_result, tasks)).ids
+    (first,) = await runner.claim(1)
+    await runner.end(first, Dead("no"))
+    await resolve_parents(database, ids[0])
+    await retry(database, ids[1])
+    assert await states(database, ids) == [State.DEAD, State.WAITING]
