@@ -13,12 +13,14 @@ from runner.queries.counts import QueueCounts
 from runner.queries.queue_totals import QueueTotals, queue_totals
 from runner.text import formatting
 from runner.text.sanitize import count_noun
+from tasktui.commands.syntax import filter_of
 from tasktui.data.shards import OverviewReader, ShardOverviews, problems
 from tasktui.panels.overview import alert_row
 from tasktui.render.plot import compact
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule
 from tasktui.screens.as_of import note_rows
+from tasktui.screens.shard_tasks import ShardTasksScreen
 from tasktui.session.databases import FIRST
 from tasktui.session.session import Session
 from tasktui.session.shard_reads import ShardReads
@@ -91,9 +93,9 @@ class ShardsScreen(LiveScreen):
         "SHARDS has a row for each shard and their total; enter on a shard brings it to the front, as d and :db do. A "
         "shard without an answer is unknown, and the total is then partial. QUEUES has the sum of each queue over the "
         "shards, and one figure for each shard; s chooses the figure. Counts stop at 10,000 in each shard (10,000+). "
-        "Tab moves between both lists. Changes need one shard."
+        "Tab moves between both lists; enter on a queue lists its tasks in all shards. Changes need one shard."
     )
-    OPENS = "shard"
+    OPENS = "open"
     AUTO_FOCUS = "#shards"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "figure", "Figure by shard"),
@@ -158,8 +160,10 @@ class ShardsScreen(LiveScreen):
         self.redraw()
 
     @on(Table.Selected)
-    def _open_shard(self, event: Table.Selected) -> None:
-        if self.focused is self.query_one("#shards") and event.key != TOTAL:
+    def _open_row(self, event: Table.Selected) -> None:
+        if self.focused is not self.query_one("#shards"):
+            self.console.open_tasks(filter_of(queue=event.key))
+        elif event.key != TOTAL:
             self.console.switch_mode(self.console.databases.choose(event.key) or FIRST)
 
 
@@ -303,4 +307,5 @@ class OneShardScreen(LiveScreen):
 
 def shards_screen(name: str) -> LiveScreen:
     """The screen that shows all shards of a profile, by the name of the screen of one database."""
-    return ShardsScreen() if name == "overview" else OneShardScreen()
+    screens: dict[str, type[LiveScreen]] = {"overview": ShardsScreen, "tasks": ShardTasksScreen}
+    return screens.get(name, OneShardScreen)()

@@ -1,6 +1,7 @@
 """The screens over all shards of a profile: totals, shards without an answer, and the way to one shard."""
 
 import asyncio
+import re
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,6 +18,7 @@ from runner.settings import Settings
 from runner.settings.shards import shard_settings
 from runner.urls import parse_url
 from tasktui.app import Console
+from tasktui.screens import shard_tasks
 from tasktui.session import shard_reads
 from tasktui.session.databases import reached
 from tasktui.session.session import Session
@@ -115,8 +117,8 @@ async def test_enter_opens_a_shard_and_its_name_the_overview_again(profile: Shar
         assert operator.console.session.name == "us"
         await operator.press("d")
         await operator.sees("SHARDS", " total ")
-        await operator.press("2")
-        await operator.sees("Tasks shows one shard at a time. Choose it with d or :db eu, :db us")
+        await operator.press("6")
+        await operator.sees("Schedules shows one shard at a time. Choose it with d or :db eu, :db us")
         await operator.command("db eu")
         await operator.until(lambda: operator.console.session.name == "eu")
         await operator.command("db orders")
@@ -124,6 +126,60 @@ async def test_enter_opens_a_shard_and_its_name_the_overview_again(profile: Shar
         await operator.sees("SHARDS")
         await operator.press("end", "enter")  # The total is no shard.
         assert operator.console.session.name == "orders"
+
+
+def listed(operator: Operator) -> list[str]:
+    """The ids on the screen."""
+    return re.findall(r"\b(?:eu|us):\d+", operator.text)
+
+
+@EACH_PAIR
+async def test_the_list_has_the_tasks_of_all_shards_and_opens_one_in_its_shard(profile: Sharded) -> None:
+    async with filled(profile) as databases, console_of(profile) as operator:
+        await operator.sees(" total ")
+        await operator.press("tab", "enter")
+        await operator.sees("TASKS queue:mail", "5 tasks")
+        assert sorted(listed(operator)) == ["eu:1", "eu:2", "eu:3", "us:1", "us:90"]
+        await operator.command("tasks queue:mail state:waiting")
+        await operator.sees("4 tasks")
+        assert sorted(listed(operator)) == ["eu:1", "eu:2", "eu:3", "us:1"]
+        await operator.command("sort id asc")
+        await operator.until(lambda: sorted(listed(operator)[:3]) == ["eu:1", "eu:2", "eu:3"])
+        await operator.press("end", "enter")
+        await operator.until(lambda: operator.console.session.name == "us" and operator.screen.title == "Task")
+        await operator.sees("mail")
+        await operator.command("db orders")
+        await operator.sees("TASKS")
+        await operator.press("s")
+        await operator.sees("-state:succeeded queue:mail")
+        for database in databases.values():
+            await database.dispose()
+
+
+async def test_a_list_without_a_shard_is_partial(profile: Sharded) -> None:
+    file = Path(profile.urls["us"].removeprefix("sqlite:///"))
+    async with filled(profile) as databases, console_of(profile, NARROW) as operator:
+        await operator.sees(" total ")
+        await operator.press("2")
+        await operator.sees("6 tasks")
+        await databases["us"].dispose()
+        file.rename(file.with_suffix(".away"))
+        await operator.sees("at least 3 tasks, partial", "us is unknown: ")
+        assert sorted(listed(operator)) == ["eu:1", "eu:2", "eu:3"]
+        await operator.command("tasks state:nonsense")
+        await operator.sees("nonsense")
+
+
+async def test_a_long_list_reads_more_near_its_end(profile: Sharded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_tasks, "PAGE", 3)
+    monkeypatch.setattr(shard_tasks, "NEAR", 1)
+    async with filled(profile), console_of(profile) as operator:
+        await operator.sees(" total ")
+        await operator.press("2")
+        await operator.sees("6 tasks")  # Each of both pages has all of its shard.
+        await operator.until(lambda: len(listed(operator)) == 3)
+        await operator.press("end")
+        await operator.until(lambda: len(listed(operator)) == 6)
 
 
 @pytest.mark.parametrize("command", ["pause mail", "write 10m test", "at 20m ago", "submit h"])
