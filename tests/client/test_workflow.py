@@ -227,6 +227,8 @@ def test_a_task_fans_out_and_those_after_it_wait_for_all(store: TaskStore, work:
         split = w.add(pages.new(names=["a", "b", "c"]))
         join = w.add(work.new(name="join"), after=split)
         w.add(work.new(name="end"), after=join)
+    store.drain("flow.pages")
+    assert read(f"SELECT state, blocked_by FROM task WHERE id = {join.handle}") == [("blocked", 3)]
     store.drain()
     assert join.handle.result(timeout=5) == "join(None, a(), b(), c())"
     assert read("SELECT count(*), count(DISTINCT workflow) FROM task_history") == [(6, 1)]
