@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import lru_cache
 from random import random
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -321,7 +322,7 @@ class DurableSteps:
     def _read(self, call: _Call, function: Callable[..., Any], text: str | None) -> Any:
         """Return a stored result as the type of the function's annotation: the same in each attempt."""
         try:
-            return Returned(function).read("null" if text is None else text)
+            return _returned(function).read("null" if text is None else text)
         except ValueError as error:
             self._refuse(call.name, f"its stored result does not match {_name_of(function)}: {error}")
 
@@ -372,6 +373,12 @@ class StepPlan:
         reason = str(hide(failure.reason, secrets(self._task.payload or "{}", self._task.headers)))
         why = f"step {call.name} failed, retry {failures} of {most}: {reason}"
         return call.write(failures=failures, error=reason, due_in=seconds), Suspended(seconds, why, failure)
+
+
+@lru_cache(maxsize=1_000)
+def _returned(function: Callable[..., Any]) -> Returned:
+    """The return type of a function, which takes longer to build than a step takes."""
+    return Returned(function)
 
 
 def _on_loop() -> bool:

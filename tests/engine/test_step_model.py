@@ -1,0 +1,192 @@
+"""Random handlers of steps, sleeps and waits, whose runner dies between any two statements.
+
+No stored result changes, no step that is done runs again, and each signal is received once, in its order.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import pytest
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.types import db_later, db_now
+from runner.engine.executing.durable_steps import DurableSteps
+from runner.engine.executing.step_store import StoredSteps
+from runner.engine.slots import Running, Slots
+from runner.engine.stuck_rows import StuckRows
+from runner.handlers.registry import Handler, Options
+from runner.handlers.steps import Suspension
+from runner.model.outcome import Done, Outcome
+from runner.model.step import StepWrite
+from runner.model.task import NewTask
+from runner.store.signals import any_new, notice
+from runner.store.submit import submit
+from tests.store.runners import Runner
+
+pytestmark = pytest.mark.both_databases
+HISTORIES = int(os.environ.get("STEP_HISTORIES", "5"))
+T = TypeVar("T")
+
+
+class Killed(BaseException):
+    """The runner dies."""
+
+
+class MortalStore(StoredSteps):
+    """The store of steps of a runner that dies at one of its statements, before or after it takes effect."""
+
+    chance = 0.0
+    random = random.Random()
+
+    async def _mortal(self, call: Callable[[], Awaitable[T]]) -> T:
+        if self.random.random() < self.chance:
+            raise Killed
+        value = await call()
+        if self.random.random() < self.chance:
+            raise Killed
+        return value
+
+    async def load(self) -> Any:
+        return await self._mortal(super().load)
+
+    async def save(self, write: StepWrite) -> None:
+        await self._mortal(lambda: StoredSteps.save(self, write))
+
+    async def receive(self, wait: StepWrite, timed_out: bool) -> StepWrite:
+        return await self._mortal(lambda: StoredSteps.receive(self, wait, timed_out))
+
+
+class History:
+    """One task with a random list of calls, sleeps and waits."""
+
+    def __init__(self, database: Database, runner: Runner, seed: int) -> None:
+        self.database, self.runner, self.random = database, runner, random.Random(seed)
+        self.parts = [self.random.choice(("call", "call", "flaky", "sleep", "wait", "hasty")) for _ in range(8)]
+        self.sent = 0
+        self.runs: list[int] = []
+        self.seen: list[tuple[Any, ...]] = []
+        self.done: tuple[Any, ...] | None = None
+
+    async def send(self) -> None:
+        """Insert the next signal, as a client may at any time."""
+        self.sent += 1
+        values = {"task_id": self.id, "name": "go", "payload": str(self.sent)}
+        async with self.database.writing() as tx:
+            await tx.execute(sa.insert(tx.tables.signal).values(**values))
+        if self.random.random() < 0.5:
+            await self.database.write(notice)
+
+    async def call(self, place: int) -> int:
+        """Return another number each time."""
+        self.runs.append(place)
+        if self.parts[place] == "flaky" and self.runs.count(place) < 3:
+            raise ConnectionError
+        return 100 * place + self.runs.count(place)
+
+    async def body(self, steps: DurableSteps) -> None:
+        values: list[Any] = []
+        self.seen.append(())
+        for place, part in enumerate(self.parts):
+            if self.random.random() < 0.2:
+                await self.send()
+            if part == "sleep":
+                await steps.sleep(60, None)
+                values.append("slept")
+            elif part in ("wait", "hasty"):
+                found = await steps.wait_for("go", 60 if part == "hasty" else None)
+                values.append(found and found.payload)
+            else:
+                retry = "1m,1m,1m" if part == "flaky" else None
+                values.append(await steps.step(f"call-{place}", self.call, (place,), {}, retry, False))
+            self.seen[-1] = tuple(values)
+        self.done = tuple(values)
+
+    async def live(self) -> None:
+        self.id = await self.database.write(submit, NewTask("work", max_attempts=1_000))
+        for _ in range(200):
+            if await self.attempt():
+                return
+            await self.let_time_pass()
+        raise AssertionError(f"it does not end: {self.parts}, {self.seen[-1]}")
+
+    async def attempt(self) -> bool:
+        """One attempt; True at the end of the task."""
+        (task,) = await self.runner.claim(1)
+        running = Running(task, Handler("work", self.body, Options()), Slots("async", 1))
+        writer: Any = SimpleNamespace(
+            database=self.database,
+            runner_id=lambda: self.runner.id,
+            stuck=StuckRows(),
+            loop=asyncio.get_running_loop(),
+        )
+        store = MortalStore(running, writer)
+        store.random, store.chance = self.random, 0.07
+        job = asyncio.current_task()
+        try:
+            await self.body(DurableSteps(task, store, 1_000, lambda: asyncio.current_task() is job))
+        except Killed:
+            await self.change(state="waiting", runner_id=None, run_at=db_now())  # as a rescue does
+            return False
+        except Suspension as suspension:
+            outcome: Outcome = suspension.outcome
+            if self.random.random() < 0.3:
+                await self.send()
+        else:
+            outcome = Done()
+        settled = await self.runner.end(task, outcome)
+        assert settled.verbs
+        return settled.verbs[task.id] == "succeed"
+
+    async def let_time_pass(self) -> None:
+        """Start a task whose signal has arrived; otherwise send one, or let its time come."""
+        if await self.database.read(any_new):
+            await self.database.write(notice)
+        async with self.database.reading() as tx:
+            step, signal, task = tx.tables.step.c, tx.tables.signal.c, tx.tables.task.c
+            arrived = sa.select(signal.id).where(signal.task_id == self.id, signal.received_at.is_(None))
+            waits = sa.select(step.name).where(step.task_id == self.id, step.done_at.is_(None), step.signal == "go")
+            has_signal, waits_for_it = [bool(await tx.rows(each.limit(1))) for each in (arrived, waits)]
+            (row,) = await tx.rows(sa.select(task.run_at <= db_now()).where(task.id == self.id))
+        if row[0]:
+            return
+        assert not (has_signal and waits_for_it), "a signal does not start the task that waits for it"
+        if waits_for_it and (self.parts.count("hasty") == 0 or self.random.random() < 0.5):
+            await self.send()
+            await self.let_time_pass()
+            return
+        async with self.database.writing() as tx:
+            table = tx.tables.step
+            past = db_later(db_now(), -1)
+            mine = (table.c.task_id == self.id) & table.c.done_at.is_(None) & table.c.due_at.is_not(None)
+            await tx.execute(sa.update(table).where(mine).values(due_at=past))
+        await self.change(run_at=db_now())
+
+    async def change(self, **values: Any) -> None:
+        async with self.database.writing() as tx:
+            await tx.execute(sa.update(tx.tables.task).where(tx.tables.task.c.id == self.id).values(**values))
+
+    def check(self) -> None:
+        assert self.done is not None
+        assert all(seen == self.done[: len(seen)] for seen in self.seen), self.seen
+        received = [value for value in self.done if isinstance(value, int) and value < 100 and value > 0]
+        numbers = [
+            value
+            for part, value in zip(self.parts, self.done, strict=True)
+            if part in ("wait", "hasty") and value is not None
+        ]
+        assert numbers == [*range(1, len(numbers) + 1)], (self.parts, self.done, received)
+        assert all(value is not None for part, value in zip(self.parts, self.done, strict=True) if part == "wait")
+
+
+@pytest.mark.parametrize("seed", range(2))
+async def test_no_death_of_a_runner_changes_a_stored_step_or_loses_a_signal(database: Database, seed: int) -> None:
+    runner = await Runner.enter(database, lease=3600)
+    for number in range(HISTORIES):
+        history = History(database, runner, seed * 1_000_003 + number)
+        await history.live()
+        history.check()
