@@ -6,6 +6,7 @@
     paced N HZ   submit tasks at a constant rate, in batches every 10 ms where HZ is above 100; print the seconds
     worker       execute tasks until SIGTERM; the handler calls `record` with its arguments
     left         print the number of unfinished tasks for each line of input
+    steps N      run a workflow of N durable steps, each committed; print the seconds from the first to the last one
 
 The environment names the database: BENCH_URL, a URL of PostgreSQL or the path of a SQLite file. `record` writes the
 file BENCH_FILE, which `read` reads: how often each task ran, and how long after its submit it started.
@@ -139,6 +140,10 @@ class Peer:
         """Execute tasks until SIGTERM."""
         raise NotImplementedError
 
+    async def steps(self, count: int) -> float:
+        """Run a workflow of durable steps that add one, and return its seconds. Most systems have none."""
+        raise NotImplementedError
+
     async def left(self) -> int:
         """Count the tasks that are not finished and stored as such."""
         raise NotImplementedError
@@ -155,7 +160,7 @@ def run(peer: Peer) -> None:
     asyncio.run(_run(peer, verb, [int(number) for number in numbers]))
 
 
-async def _run(peer: Peer, verb: str, numbers: list[int]) -> None:
+async def _run(peer: Peer, verb: str, numbers: list[int]) -> None:  # noqa: C901 - one case per verb
     await peer.open()
     start = time.monotonic()
     try:
@@ -170,6 +175,8 @@ async def _run(peer: Peer, verb: str, numbers: list[int]) -> None:
                     await peer.submit_many([task(number) for number in range(first, min(first + CHUNK, count))])
             case ["paced", int(count), int(rate)]:
                 await _paced(peer, count, rate)
+            case ["steps", int(count)]:
+                start = time.monotonic() - await peer.steps(count)
             case ["worker"]:
                 await peer.work()
             case ["left"]:

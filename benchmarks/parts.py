@@ -49,6 +49,12 @@ def bulk(rig: Rig, sizes: Sizes) -> Measurement:
     return Measurement({"rate": sizes.tasks / rig.call("bulk", sizes.tasks)})
 
 
+def steps(rig: Rig, sizes: Sizes) -> Measurement:
+    """Run the durable steps of one workflow."""
+    count = min(sizes.tasks, MOST_SINGLE)
+    return Measurement({"rate": count / rig.call("steps", count)})
+
+
 def drain(rig: Rig, sizes: Sizes, *, workers: int, pinned: bool = False) -> Measurement:
     """Execute a backlog, from the first start until the database has no unfinished task."""
     with rig.old_snapshot() if pinned else nullcontext():
@@ -105,5 +111,6 @@ def parts(sizes: Sizes) -> dict[str, Part]:
         "drain4": partial(drain, workers=4),
         "latency": partial(paced, rate=SLOW, count=min(sizes.tasks, MOST_PACED)),
         **{name: partial(paced, rate=int(name.removeprefix("load")), count=count) for name, count in loads.items()},
+        "steps": steps,
         "pinned": partial(drain, workers=1, pinned=True),
     }

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from benchmarks.contract import Peer, on_stop, record, run, task, url
-from runner import TaskHandler, connect, disconnect
+from runner import Context, TaskHandler, connect, disconnect
 from runner.db.database import Database
 from runner.db.migrations.apply import upgrade
 from runner.engine.main import tune_interpreter
@@ -19,6 +19,11 @@ from runner.settings import load
 async def noop(i: int, t: float, pad: str) -> None:  # noqa: ARG001 - gives the payload its size
     """The handler of all systems."""
     record(i, t)
+
+
+async def add(value: int) -> int:
+    """The function of each step."""
+    return value + 1
 
 
 NOOP: TaskHandler[..., Any, Any] = TaskHandler("bench", noop)
@@ -61,6 +66,21 @@ class Ours(Peer):
         on_stop(runner.stop)
         tune_interpreter(self.settings)
         await runner.run()
+
+    async def steps(self, count: int) -> float:
+        """Run one task with steps."""
+        seconds: list[float] = []
+
+        async def flow(ctx: Context) -> None:
+            start, value = time.monotonic(), 0
+            for number in range(count):
+                value = await ctx.step(f"add-{number}", add, value)
+            seconds.append(time.monotonic() - start)
+
+        handler: TaskHandler[..., Any, Any] = TaskHandler("flow", flow)
+        await handler.submit_async()
+        await Engine(self.settings, {handler.name: handler}).run(until_idle=True)
+        return seconds[0]
 
     async def left(self) -> int:
         """Count the live tasks."""
