@@ -62,7 +62,7 @@ class Client:
         self._loop = asyncio.new_event_loop()
         self._news = TaskNews(self._get_database, settings)
         begin = self._news.begin
-        self.waiting = ResultPoller(partial(_look, self, _endings), self._loop, partial(begin, "end"))
+        self.waiting = ResultPoller(partial(_look, self, _opened_endings), self._loop, partial(begin, "end"))
         """Callers that wait for tasks to finish."""
         self.following = EventPoller(partial(_look, self, _event_facts), self._loop, partial(begin, "change"))
         """Callers that follow the events of tasks."""
@@ -311,25 +311,23 @@ async def _at_once(function: Callable[[Sequence[NewTask]], T], tasks: Sequence[N
     return function(tasks)
 
 
-async def _look(client: Client, verb: Callable[[], Any], requests: Sequence[Any]) -> Any:
-    """Run a query in a thread.
-
-    Args:
-        verb: imports and returns it.
-    """
-    return await asyncio.to_thread((await client._get_database()).threads.read, verb(), requests)  # noqa: SLF001 - of this file
+async def _look(client: Client, query: "Callable[[Database, Keyring, Any], Any]", requests: Sequence[Any]) -> Any:
+    """Run a query in a thread."""
+    database = await client._get_database()  # noqa: SLF001 - of this file
+    return await asyncio.to_thread(query, database, client.sealing.keyring, requests)
 
 
-def _endings() -> Any:
+def _opened_endings(database: "Database", keyring: Keyring, ids: Sequence[int]) -> Any:
+    from runner.client.sealed_results import opened
     from runner.queries.task.results import endings
 
-    return endings
+    return opened(database.threads.read(endings, ids), keyring)
 
 
-def _event_facts() -> Any:
+def _event_facts(database: "Database", _: Keyring, requests: Sequence[Any]) -> Any:
     from runner.queries.task.event_facts import event_facts
 
-    return event_facts
+    return database.threads.read(event_facts, requests)
 
 
 def _submit_group(client: Client, group: "Sequence[tuple[SingleInsert, str]]") -> list[int]:
