@@ -64,6 +64,6 @@ async def hang(chunk: Chunk[Mail]) -> None:
     await asyncio.Event().wait()
 
 
-@handler("chunks.form", chunk=10, chunk_wait="60s")
+@handler("chunks.form", chunk=10, chunk_wait="10s")
 async def form(chunk: Chunk[Mail]) -> None:
     """Succeed; the chunk of a test does not fill, so that it never starts."""
