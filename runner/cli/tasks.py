@@ -80,8 +80,8 @@ async def tasks(
 
     Fields: id queue handler state key tenant unique error failure change batch
     workflow below payload.NAME host runner tag by attempts max_attempts priority
-    bucket due age since until. A ! negates a term. A plain word searches error, key and handler.
-    @late inserts the filter saved as late (runner views save).
+    bucket due age since until. A ! negates a term. A plain word searches error,
+    key and handler. @late inserts the filter saved as late (runner views save).
 
     Without an index for the filter, each call scans a limited number of rows; the
     last line of output names the cursor to continue.

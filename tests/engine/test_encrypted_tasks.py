@@ -365,7 +365,7 @@ async def test_a_schedule_submits_encrypted_tasks(harness: Harness) -> None:
     async def daily(card: str) -> None:
         cards.append(card)
 
-    harness.handlers = dict(REGISTRY)
+    harness.handlers = {"pay.daily": REGISTRY["pay.daily"]}
     try:
         async with harness.running(codec_keys=(OLD,)):
             await until(lambda: _has(harness, harness.database.tables.schedule))

@@ -145,6 +145,7 @@ READS = (
     "current_pause",
     "current_limits",
     "last_change",
+    "opened",
     "_until",
     "_obstacles",
     "_undoable",
