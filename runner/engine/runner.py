@@ -314,7 +314,7 @@ class Engine:
             Tick("dependencies", self.dependency_resolver.sweep, SWEEP_EVERY, "fixed-rate"),
             Tick("schedules", self.scheduler.look, LOOK_EVERY),
             Tick("expire", self._expiry.run, EXPIRE_EVERY, "fixed-rate"),
-            Tick("signals", SignalLook(self.database, self.events).run, SIGNALS_EVERY, "fixed-rate"),
+            Tick("signals", SignalLook(self.database, self.events, self.stuck).run, SIGNALS_EVERY, "fixed-rate"),
             Tick("notes", self.worker.notes.flush, self.worker.notes.every, "fixed-rate"),
             Tick("prune", self._maintenance.run, PRUNE_EVERY, first=PRUNE_EVERY),
             *self._alert_ticks(),

@@ -19,6 +19,7 @@ StuckVerb: TypeAlias = Literal[
     "expire",
     "resolve",
     "schedule",
+    "signal",
     "prune",
 ]
 """The verb that could not change the row."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -18,6 +18,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_now, instant_from_text, next_version
 from runner.model.step import StepWrite
 from runner.model.task import State
+from runner.policy.selection import among
 from runner.store.attempts import LOCK_LIMIT
 from runner.store.notes import has_fence
 from runner.store.steps import StepOwner, saving
@@ -105,18 +106,27 @@ def _any_new(tables: Tables, driver: sa.Dialect) -> Prepared:
     return Prepared(sa.select(sa.exists(sa.select(signal.id).where(signal.noticed_at.is_(None)))), driver)
 
 
-async def notice(tx: Transaction) -> int:
-    """Start the tasks that wait for signals which clients have inserted, and mark these signals as noticed.
+async def signalled_tasks(tx: Transaction, without: Collection[int]) -> dict[int, str]:
+    """Return the handlers of up to CHUNK tasks with signals that no runner has noticed, by task id; locked ones too.
+
+    A task that is not live has an empty name.
+    """
+    task, signal = tx.tables.task.c, tx.tables.signal.c
+    new = sa.select(signal.task_id).where(signal.noticed_at.is_(None), *among(signal.task_id, None, without))
+    ids = [row.task_id for row in await tx.rows(new.distinct().limit(CHUNK))]
+    live = await tx.rows(sa.select(task.id, task.handler).where(tx.dialect.one_of(task.id, ids)))
+    return dict.fromkeys(ids, "") | {row.id: row.handler for row in live}
+
+
+async def notice(tx: Transaction, ids: Sequence[int]) -> tuple[int, list[int]]:
+    """Start the tasks among these that wait for a signal, and mark their signals as noticed.
 
     Tasks that another transaction has locked remain for the next call: a settle may be about to store their waits.
 
     Returns:
-        The number of started tasks.
+        The number of started tasks, and the tasks whose signals are noticed.
     """
     task, signal = tx.tables.task, tx.tables.signal
-    new = sa.select(signal.c.task_id).where(signal.c.noticed_at.is_(None)).distinct().limit(CHUNK)
-    if not (ids := [row.task_id for row in await tx.rows(new)]):
-        return 0
     of_ids = tx.dialect.one_of(task.c.id, ids)
     locked = sa.select(task.c.id).where(of_ids).order_by(task.c.id).with_for_update(skip_locked=True)
     free = [row.id for row in await tx.rows(locked)]
@@ -125,7 +135,7 @@ async def notice(tx: Transaction) -> int:
     seen = [id for id in ids if id in free or id not in exist]
     noticed = tx.dialect.one_of(signal.c.task_id, seen) & signal.c.noticed_at.is_(None)
     await tx.execute(sa.update(signal).where(noticed).values(noticed_at=db_now()))
-    return len(started)
+    return len(started), seen
 
 
 async def start_signalled(tx: Transaction, task_ids: Sequence[int]) -> list[int]:

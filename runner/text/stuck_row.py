@@ -19,6 +19,7 @@ MISSED: dict[StuckVerb, str] = {
     "expire": "it is neither cancelled nor unbound",
     "resolve": "its dependency is not resolved",
     "schedule": "its schedule does not advance",
+    "signal": "its signal does not start it",
     "prune": "it is not pruned",
 }
 """The consequence for the task, by verb."""

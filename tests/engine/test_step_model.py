@@ -15,8 +15,10 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
+from runner.engine.events import Events
 from runner.engine.executing.durable_steps import DurableSteps
 from runner.engine.executing.step_store import StoredSteps
+from runner.engine.periodic.signal_look import SignalLook
 from runner.engine.slots import Running, Slots
 from runner.engine.stuck_rows import StuckRows
 from runner.handlers.registry import Handler, Options
@@ -24,7 +26,6 @@ from runner.handlers.steps import Suspension
 from runner.model.outcome import Done, Outcome
 from runner.model.step import StepWrite
 from runner.model.task import NewTask
-from runner.store.signals import any_new, notice
 from runner.store.submit import submit
 from tests.store.runners import Runner
 
@@ -67,6 +68,7 @@ class History:
     def __init__(self, database: Database, runner: Runner, seed: int) -> None:
         self.database, self.runner, self.random = database, runner, random.Random(seed)
         self.parts = [self.random.choice(("call", "call", "flaky", "sleep", "wait", "hasty")) for _ in range(8)]
+        self.look = SignalLook(database, Events(), StuckRows())
         self.sent = 0
         self.runs: list[int] = []
         self.seen: list[tuple[Any, ...]] = []
@@ -79,7 +81,7 @@ class History:
         async with self.database.writing() as tx:
             await tx.execute(sa.insert(tx.tables.signal).values(**values))
         if self.random.random() < 0.5:
-            await self.database.write(notice)
+            await self.look.run()
 
     async def call(self, place: int) -> int:
         """Return another number each time."""
@@ -144,8 +146,7 @@ class History:
 
     async def let_time_pass(self) -> None:
         """Start a task whose signal has arrived; otherwise send one, or let its time come."""
-        if await self.database.read(any_new):
-            await self.database.write(notice)
+        await self.look.run()
         async with self.database.reading() as tx:
             step, signal, task = tx.tables.step.c, tx.tables.signal.c, tx.tables.task.c
             arrived = sa.select(signal.id).where(signal.task_id == self.id, signal.received_at.is_(None))

@@ -10,10 +10,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from runner.db.database import Database
+from runner.db.types import db_now
 from runner.engine.events import Events
 from runner.engine.lease.rescue_loop import RescueLoop
 from runner.engine.periodic.expiry import Expiry
 from runner.engine.periodic.maintenance import Maintenance
+from runner.engine.periodic.signal_look import SignalLook
 from runner.engine.settling.dependency_resolver import DependencyResolver
 from runner.engine.stuck_rows import StuckRows
 from runner.model.stuck_row import StuckCause, StuckVerb
@@ -64,6 +66,10 @@ async def resolve(harness: Harness, stuck: StuckRows) -> None:
     await resolver_of(harness, stuck).sweep()
 
 
+async def signal(harness: Harness, stuck: StuckRows) -> None:
+    await SignalLook(harness.database, Events(), stuck).run()
+
+
 async def prune(harness: Harness, stuck: StuckRows) -> None:
     await Maintenance(harness.database, Settings(url=parse_url(harness.url)), bool, stuck).run()
 
@@ -88,6 +94,15 @@ async def put_dependent(database: Database, number: int, key: str) -> int:
     return child
 
 
+async def put_signalled(database: Database, number: int, key: str) -> int:
+    task = await add_live(database, "work", key=key, run_at=ahead(600))
+    async with database.writing() as tx:
+        wait = {"task_id": task, "name": "go", "kind": "wait", "signal": "go", "fence": 1, "attempt": 1}
+        await tx.execute(sa.insert(tx.tables.step), wait)
+        await tx.execute(sa.insert(tx.tables.signal), {"task_id": task, "name": "go"})
+    return task
+
+
 async def put_old(database: Database, number: int, key: str) -> int:
     return await add_past(database, 10**12 + number, key=key, handler="work", finished_at=ahead(-86_400 * 100))
 
@@ -107,6 +122,7 @@ CASES = {
     "expire": Case("expire", put_expired, expire, lambda task: task.id.is_not(None)),
     "unbind": Case("expire", put_unbound, expire, lambda task: task.hosts != ""),
     "resolve": Case("resolve", put_dependent, resolve, lambda task: task.state == State.BLOCKED.value),
+    "signal": Case("signal", put_signalled, signal, lambda task: task.run_at > db_now()),
     "prune": Case("prune", put_old, prune, lambda task: task.id.is_not(None), "DELETE", "task_history"),
 }
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
@@ -119,7 +135,15 @@ async def left(harness: Harness, case: Case) -> set[int]:
 
 async def clear(harness: Harness) -> None:
     tables = harness.database.tables
-    for table in (tables.dependency, tables.attempt, tables.task, tables.history, tables.runner):
+    for table in (
+        tables.dependency,
+        tables.step,
+        tables.signal,
+        tables.attempt,
+        tables.task,
+        tables.history,
+        tables.runner,
+    ):
         await harness.change(sa.delete(table))
 
 
@@ -210,7 +234,7 @@ async def test_a_locked_or_refused_row_of_a_lost_runner_delays_its_own_tasks(har
     assert await harness.state(others) == "waiting"
 
 
-@pytest.mark.parametrize("case", [CASES[name] for name in ("rescue", "expire", "resolve", "prune")])
+@pytest.mark.parametrize("case", [CASES[name] for name in ("rescue", "expire", "resolve", "signal", "prune")])
 async def test_a_row_that_another_runner_has_changed_is_no_longer_stuck(harness: Harness, case: Case) -> None:
     name = "task_history_guard" if case.table != "task" else "task_guard"
     await case.put(harness.database, 0, "bad")

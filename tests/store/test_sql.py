@@ -145,7 +145,7 @@ async def _settle(statements: Statements, runner: Runner) -> None:
     await statements.of("any_new_signal", any_new)
     async with statements.database.writing() as tx:
         await tx.execute(sa.insert(tx.tables.signal), {"task_id": waits.id, "name": "go"})
-    await statements.of("notice_signals", notice)
+    await statements.of("notice_signals", notice, [waits.id])
     await statements.of("last_checkpoints", last_checkpoints, [retried.id, snoozed.id])
 
 

@@ -1,4 +1,4 @@
-"""Alembic's context for the revisions, and the statements of a revision for the prefix and schema of an installation.
+"""Alembic's context for the revisions of an installation, with its prefix and schema.
 
 Importing this module loads Alembic, which takes a third of a second.
 """

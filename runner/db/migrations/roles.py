@@ -1,4 +1,4 @@
-"""PostgreSQL roles: writes the script that creates them, and checks that its triggers and grants still exist."""
+"""PostgreSQL roles of an installation, created by a script whose triggers and grants are checked later."""
 
 import re
 from collections.abc import Iterator, Mapping

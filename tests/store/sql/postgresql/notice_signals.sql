@@ -1,7 +1,3 @@
-SELECT DISTINCT task_signal.task_id
-FROM task_signal
-WHERE task_signal.noticed_at IS NULL
-LIMIT :param_1::INTEGER;
 SELECT task.id
 FROM task
 WHERE task.id = ANY (:param_1::BIGINT[])
