@@ -17,7 +17,7 @@ from runner.errors import InvalidProgress, NoTransaction
 from runner.handlers.dependencies import BatchResult
 from runner.handlers.functions import is_named, signature_of
 from runner.handlers.own_transaction import OwnTransaction
-from runner.handlers.steps import MEMORY_STEPS, Ended, OwnSteps, SignalWait
+from runner.handlers.steps import MEMORY_STEPS, Ended, OwnSteps, SignalWait, StepCall
 from runner.model.headers import NO_HEADERS, require_headers, trace_id_of
 from runner.model.outcome import Delay
 from runner.text.redact import hide, secrets
@@ -306,7 +306,7 @@ class Context:
             ...     receipt = await ctx.step("charge", charge, order, retry="10s,1m")
             ...     await ctx.step("label", print_label, order, receipt)
         """
-        return self._steps().step(name, function, args, kwargs, retry, transaction)
+        return self._steps().step(StepCall(name, function, args, kwargs, retry, transaction))
 
     def sleep(self, delay: Delay, *, name: str | None = None) -> Awaitable[None]:
         """End the attempt for some time: `await ctx.sleep("3d")`. The slot is free until then.

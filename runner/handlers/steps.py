@@ -1,7 +1,7 @@
 """Steps of a Context, as a handler sees them."""
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from runner.errors import NoRunner
 from runner.model.outcome import Delay, Suspended
@@ -63,19 +63,21 @@ class SignalWait(Protocol):
         ...
 
 
+class StepCall(NamedTuple):
+    """A call of `ctx.step`; see `Context.step`."""
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    retry: str | None
+    transaction: bool
+
+
 class OwnSteps(Protocol):
     """The steps of one attempt."""
 
-    def step(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        retry: str | None,
-        transaction: bool,
-        /,
-    ) -> Any:
+    def step(self, call: StepCall, /) -> Any:
         """Run a function once, and return its stored result in later attempts."""
         ...
 
@@ -115,20 +117,11 @@ class StepStore(Protocol):
 class MemorySteps:
     """Steps without a runner, for tests that call a handler directly: functions run, and nothing is stored."""
 
-    def step(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        _retry: str | None,
-        transaction: bool,
-        /,
-    ) -> Any:
+    def step(self, call: StepCall, /) -> Any:
         """Call the function."""
-        if transaction:
-            self._refuse(f"ctx.step({name!r}, transaction=True)")
-        return function(*args, **kwargs)
+        if call.transaction:
+            self._refuse(f"ctx.step({call.name!r}, transaction=True)")
+        return call.function(*call.args, **call.kwargs)
 
     def sleep(self, _delay: Delay, _name: str | None, /) -> Awaitable[None]:
         """Return immediately."""

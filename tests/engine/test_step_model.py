@@ -22,7 +22,7 @@ from runner.engine.periodic.signal_look import SignalLook
 from runner.engine.slots import Running, Slots
 from runner.engine.stuck_rows import StuckRows
 from runner.handlers.registry import Handler, Options
-from runner.handlers.steps import Suspension
+from runner.handlers.steps import StepCall, Suspension
 from runner.model.outcome import Done, Outcome
 from runner.model.step import StepWrite
 from runner.model.task import NewTask
@@ -104,7 +104,7 @@ class History:
                 values.append(found and found.payload)
             else:
                 retry = "1m,1m,1m" if part == "flaky" else None
-                values.append(await steps.step(f"call-{place}", self.call, (place,), {}, retry, False))
+                values.append(await steps.step(StepCall(f"call-{place}", self.call, (place,), {}, retry, False)))
             self.seen[-1] = tuple(values)
         self.done = tuple(values)
 

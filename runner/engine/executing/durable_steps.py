@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from runner.engine.executing.attempt_outcome import failure_of, json_text
 from runner.errors import InvalidRetryPlan, InvalidStep, StepsChanged, StoreError
 from runner.handlers.signature import Returned
-from runner.handlers.steps import Ended, StepStore, Suspension
+from runner.handlers.steps import Ended, StepCall, StepStore, Suspension
 from runner.model.duration import LONGEST_SECONDS, format_duration, parse_duration
 from runner.model.outcome import Delay, Failure, HandlerOutcome, Suspended
 from runner.model.step import Signal, StepKind, StepWrite, StoredStep
@@ -86,21 +86,11 @@ class DurableSteps:
 
     # The calls of a Context
 
-    def step(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        retry: str | None,
-        transaction: bool,
-    ) -> Any:
+    def step(self, given: StepCall) -> Any:
         """Run a function once, and return its stored result in later attempts."""
-        plan = StepPlan(self._task, name, retry)
-        call = self._begin(name, StepKind.CALL, function)
-        if _on_loop():
-            return self._on_loop(call, function, args, kwargs, plan, transaction)
-        return self._in_thread(call, function, args, kwargs, plan, transaction)
+        plan = StepPlan(self._task, given.name, given.retry)
+        run = _Run(self._begin(given.name, StepKind.CALL, given.function), given, plan, self._text)
+        return self._on_loop(run) if _on_loop() else self._in_thread(run)
 
     def sleep(self, delay: Delay, name: str | None) -> Awaitable[None]:
         """End the attempt until a time has passed, or a signal with the name of the step arrives."""
@@ -119,76 +109,47 @@ class DurableSteps:
 
     # What each of them does
 
-    async def _on_loop(
-        self,
-        call: _Call,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        plan: "StepPlan",
-        transaction: bool,
-    ) -> Any:
+    async def _on_loop(self, run: "_Run") -> Any:
+        call, given = run.call, run.given
         stored = await self._find(call)
         if stored is not None and stored.done:
-            return self._read(call, function, stored.result)
-        started, text = time.monotonic(), ""
-
-        def done(value: Any) -> StepWrite:
-            nonlocal text
-            text = self._text(call, value)
-            return call.write(done=True, result=text, duration=time.monotonic() - started)
-
+            return self._read(call, given.function, stored.result)
         try:
             with self._inside(call):
-                if transaction:
-                    own = self._store.transaction(done)
+                if given.transaction:
+                    own = self._store.transaction(run.done)
                     async with own as tx:
-                        own.result = await _awaited(self._task.id, call, function(tx, *args, **kwargs))
+                        own.result = await _awaited(self._task.id, call, run.begin(tx))
                 else:
-                    write = done(await _awaited(self._task.id, call, function(*args, **kwargs)))
-                    await self._store.save(write)
+                    await self._store.save(run.done(await _awaited(self._task.id, call, run.begin())))
         except Exception as error:
-            if (failed := plan.failed(call, stored, error)) is None:
+            if (failed := run.plan.failed(call, stored, error)) is None:
                 raise
             await self._store.save(failed[0])
             await self._suspend(failed[1])
-        return self._read(call, function, text)
+        return self._read(call, given.function, run.text)
 
-    def _in_thread(
-        self,
-        call: _Call,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        plan: "StepPlan",
-        transaction: bool,
-    ) -> Any:
+    def _in_thread(self, run: "_Run") -> Any:
+        call, given = run.call, run.given
         stored = self._store.submit(lambda: self._find(call)).result()
         if stored is not None and stored.done:
-            return self._read(call, function, stored.result)
-        started, text = time.monotonic(), ""
-
-        def done(value: Any) -> StepWrite:
-            nonlocal text
-            text = self._text(call, value)
-            return call.write(done=True, result=text, duration=time.monotonic() - started)
-
+            return self._read(call, given.function, stored.result)
         try:
             with self._inside(call):
-                if transaction:
-                    own = self._store.transaction(done)
+                if given.transaction:
+                    own = self._store.transaction(run.done)
                     with own as tx:
-                        own.result = _plain(self._task.id, call, function(tx, *args, **kwargs))
+                        own.result = _plain(self._task.id, call, run.begin(tx))
                 else:
-                    write = done(_plain(self._task.id, call, function(*args, **kwargs)))
+                    write = run.done(_plain(self._task.id, call, run.begin()))
                     self._store.submit(lambda: self._store.save(write)).result()
         except Exception as error:
-            if (failed := plan.failed(call, stored, error)) is None:
+            if (failed := run.plan.failed(call, stored, error)) is None:
                 raise
             write, pause = failed
             self._store.submit(lambda: self._store.save(write)).result()
             self._raise_suspension(pause)
-        return self._read(call, function, text)
+        return self._read(call, given.function, run.text)
 
     async def _sleep(self, call: _Call, seconds: float, why: str) -> None:
         await self._receive(call, call.name, seconds, why)
@@ -340,6 +301,30 @@ class _Waiting:
         """Refuse: it would block the event loop."""
         self._work.close()
         raise RuntimeError("await it: result() is for plain functions")
+
+
+class _Run:
+    """The run of the function of one step.
+
+    Args:
+        to_text: writes its result as JSON text.
+    """
+
+    def __init__(self, call: _Call, given: StepCall, plan: "StepPlan", to_text: Callable[[_Call, Any], str]) -> None:
+        self.call, self.given, self.plan, self._to_text = call, given, plan, to_text
+        self.text = ""
+        """The result."""
+        self._started = 0.0
+
+    def begin(self, *tx: Any) -> Any:
+        """Call the function, with its transaction first if it has one."""
+        self._started = time.monotonic()
+        return self.given.function(*tx, *self.given.args, **self.given.kwargs)
+
+    def done(self, value: Any) -> StepWrite:
+        """The step with its result."""
+        self.text = self._to_text(self.call, value)
+        return self.call.write(done=True, result=self.text, duration=time.monotonic() - self._started)
 
 
 class StepPlan:
