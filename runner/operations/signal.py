@@ -7,15 +7,12 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction
 from runner.db.types import JsonText, db_now
 from runner.errors import InvalidInput
-from runner.model.text_limits import require_json
+from runner.model.text_limits import LONGEST_NAME, require_json
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor, Result, Skipped, Target
 from runner.operations.targets import LockedTask, lock_targets
 from runner.operations.written_rows import write_rows
 from runner.store.signals import starting
-
-LONGEST_NAME = 200
-"""Maximum number of characters of the name of a signal."""
 
 
 async def signal(tx: Transaction, targets: Iterable[Target], name: str, payload: str | None, by: Actor) -> Result:

@@ -21,6 +21,7 @@ from runner.model.duration import LONGEST_SECONDS, format_duration, parse_durati
 from runner.model.outcome import Delay, Failure, HandlerOutcome, Suspended
 from runner.model.step import Signal, StepKind, StepWrite, StoredStep
 from runner.model.task import Claimed
+from runner.model.text_limits import LONGEST_NAME
 from runner.policy.retry import Stages, parse_plan
 from runner.text.redact import hide, secrets
 from runner.text.sanitize import one_line
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from runner.handlers.steps import SignalWait
-
-LONGEST_NAME = 200
-"""Maximum number of characters of the name of a step."""
 
 LONGEST_PAUSE = 86_400.0 * 365
 """Seconds after which a task that waits without a timeout starts an attempt, which waits on."""
