@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext, suppres
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
+from inspect import CORO_CREATED, getcoroutinestate
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import sqlalchemy as sa
@@ -259,10 +261,10 @@ class GatheredSteps:
         return self._run().__await__()
 
     async def _run(self) -> tuple[Any, ...]:
-        if self._round_trips is not None:
-            return tuple(await self._round_trips.gather(tuple(self._steps)))
         results = []
         try:
+            if self._round_trips is not None:
+                return tuple(await self._round_trips.gather(tuple(self._steps)))
             while self._steps:
                 results.append(await self._steps.popleft())
         finally:
@@ -270,9 +272,11 @@ class GatheredSteps:
         return tuple(results)
 
     def close(self) -> None:
-        """Drop the steps that have not begun, because an earlier one failed."""
+        """Drop the steps that have not begun, because an earlier one failed or all of them were cancelled."""
         for step in self._steps:
-            if isinstance(step, Coroutine | GatheredSteps):
+            if isinstance(step, GatheredSteps) or (
+                isinstance(step, CoroutineType) and getcoroutinestate(step) == CORO_CREATED
+            ):
                 step.close()
 
 

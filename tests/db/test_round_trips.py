@@ -1,7 +1,9 @@
 """Statements of concurrent steps travel to a server together."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import inspect
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -166,3 +168,20 @@ async def test_steps_run_one_after_the_other_in_a_file(database: Database) -> No
     async with database.reading() as tx:
         await tx.gather(step(tx, "a"), step(tx, "b"))
     assert order == ["a", "a", "b", "b"]
+
+
+async def test_a_step_that_was_cancelled_before_it_began_is_closed(database: Database) -> None:
+    """A screen that closes cancels its read, perhaps before the first turn of the steps."""
+    steps: list[Coroutine[Any, Any, Any]] = []
+
+    async def cancelled(tx: Transaction) -> None:
+        job = asyncio.current_task()
+        assert job is not None
+        steps.extend(tx.scalar(sa.text("SELECT 1")) for _ in range(2))
+        asyncio.get_running_loop().call_soon(job.cancel)
+        await tx.gather(*steps)
+
+    reading = asyncio.ensure_future(database.read(cancelled))
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert [inspect.getcoroutinestate(step) for step in steps] == [inspect.CORO_CLOSED] * 2
