@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from runner.cli.comparison import ComparisonDocument, print_comparison
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import note_model, print_json, print_line, print_table, print_title
@@ -64,7 +65,7 @@ class Stats(NamedTuple):
     unknown_handlers: list[HandlerWithoutRunner]
 
 
-DOCUMENTS = (Stats,)
+DOCUMENTS = (Stats, ComparisonDocument)
 
 
 def _total(reports: Sequence[Stats]) -> QueueTotals:
@@ -89,17 +90,26 @@ TOTALS = ShardTotals(
 )
 
 
-async def stats(*, json: bool = False, connection: Connection = DEFAULT_CONNECTION) -> int:
+async def stats(*, beside: str | None = None, json: bool = False, connection: Connection = DEFAULT_CONNECTION) -> int:
     """Summarize the queues: states, ages, rates, and tasks that no live runner takes.
 
     Counts stop at 10,000 (shown as 10,000+). IN/m, OUT/m and FAIL/m cover the last
     full minute: tasks submitted, tasks finished, attempts failed.
 
+    --beside us compares the queues with those of the profile us, and --beside 03:12
+    with the same database at that time. DIFFERS names the figures of which one is
+    at least twice the other, and "settings" for other limits or pauses.
+
     Args:
+        beside: A profile, or a past time such as 03:12 or 20m.
         json: Print one JSON document.
         connection: The database.
     """
-    async with open_database(connection.settings()) as database:
+    settings = connection.settings()
+    async with open_database(settings) as database:
+        if beside is not None:
+            await print_comparison(database, settings.profile or "", beside, connection, json=json)
+            return Exit.OK
         report = await database.read(read_stats)
     note_model(report)
     print_json(report) if json else _print(report)

@@ -24,7 +24,7 @@ from runner.text.sanitize import clean
 
 WITHHELD = frozenset(
     {
-        *("url", "profile", "config"),  # the person who starts the server chooses the database
+        *("url", "profile", "config", "beside"),  # the person who starts the server chooses the database
         *("json", "sql", "csv", "html", "output", "traceback"),  # other forms of the result
         "archive",  # files on the machine of the server
         *("handlers", "against"),  # code that the server would import

@@ -1,14 +1,16 @@
 """CompareScreen: two databases, or two times of one, side by side, with the differences marked."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from textual.content import Content
 
 from runner.errors import InvalidInput, RunnerError
+from runner.queries.comparison import HEADS, QueueFigures, Side, differs, facts, in_order, read_side, text_of
 from runner.queries.past.as_of import read_moment
 from runner.text import formatting
-from tasktui.data.compare import HEADS, Place, QueueFigures, Side, compare, differs, text_of
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.messages import Tone
 from tasktui.render.render import content, fitted, line
@@ -22,6 +24,22 @@ CELL, NAME = 8, 12
 """Cells of a figure, and of a name at least."""
 
 DIFFERENT = "≠"
+
+
+class Place(NamedTuple):
+    """A side to read.
+
+    Args:
+        at: the past time; None for the present.
+    """
+
+    session: Session
+    name: str
+    at: datetime | None = None
+
+    async def read(self) -> Side:
+        """Read its figures."""
+        return await self.session.read(read_side, self.name, self.at)
 
 
 class CompareScreen(AnswerScreen[None]):
@@ -39,19 +57,19 @@ class CompareScreen(AnswerScreen[None]):
         self._places = (one, other)
 
     async def read(self) -> object:
-        """Read both sides."""
-        return await compare(*self._places)
+        """Read both sides at the same time."""
+        return await asyncio.gather(*(place.read() for place in self._places))
 
     def answer_lines(self, answer: tuple[Side, Side], width: int) -> Iterable[Content]:
         """A row for each queue: its name, and each figure of both sides; queues that differ first."""
         one, other = answer
-        names = {*one.queues, *other.queues}
+        fields = in_order(one, other)
         count = max(1, min(len(HEADS), (width - NAME - 2) // (2 * CELL + 1)))
         heads = HEADS[:count]
         room = width - 2 - count * (2 * CELL + 1)
-        unlike = {name for name in names if _unlike(one.queues.get(name), other.queues.get(name))}
+        unlike = sum(bool(each) for each in fields.values())
         yield content(
-            (f"{len(unlike)} of {len(names)} queues differ: {DIFFERENT} is twice as much, or on one side only", "muted")
+            (f"{unlike} of {len(fields)} queues differ: {DIFFERENT} is twice as much, or on one side only", "muted")
         )
         yield content("")
         titles: list[Part] = [(" " * (room + 2), "")]
@@ -61,12 +79,12 @@ class CompareScreen(AnswerScreen[None]):
             places += [(fitted(line(side.name), CELL - 1, right=True) + " ", "faint") for side in answer] + [(" ", "")]
         yield content(*titles)
         yield content(*places)
-        for name in sorted(names, key=lambda each: (each not in unlike, each)):
-            yield from _queue(name, (one.queues.get(name), other.queues.get(name)), [each for _, each in heads], room)
+        for name, unlike_fields in fields.items():
+            sides = one.queues.get(name), other.queues.get(name)
+            yield from _queue(name, sides, [each for _, each in heads], room, is_unlike=bool(unlike_fields))
         yield content("")
-        for fact in dict.fromkeys([*one.facts, *other.facts]):
-            first, second = (side.facts.get(fact, "not recorded") for side in answer)
-            sign = DIFFERENT if first != second and "not recorded" not in (first, second) else " "
+        for fact, first, second, is_unlike in facts(one, other):
+            sign = DIFFERENT if is_unlike else " "
             yield content(
                 (f"{sign} ", "bold retrying"), (f"{fact:10}", "muted"), (f"{line(first)}  |  {line(second)}", "text")
             )
@@ -76,15 +94,15 @@ class CompareScreen(AnswerScreen[None]):
         return "escape closes"
 
 
-def _unlike(one: QueueFigures | None, other: QueueFigures | None) -> bool:
-    settings = [each.settings for each in (one, other) if each is not None]
-    return len(set(settings)) > 1 or any(differs(one, other, field) for _, field in HEADS)
-
-
 def _queue(
-    name: str, sides: tuple[QueueFigures | None, QueueFigures | None], fields: list[str], room: int
+    name: str,
+    sides: tuple[QueueFigures | None, QueueFigures | None],
+    fields: list[str],
+    room: int,
+    *,
+    is_unlike: bool,
 ) -> Iterable[Content]:
-    sign = DIFFERENT if _unlike(*sides) else " "
+    sign = DIFFERENT if is_unlike else " "
     parts: list[Part] = [
         (f"{sign} ", "bold retrying"),
         (fitted(line(name), room), "strong" if sign.strip() else "muted"),

@@ -521,3 +521,21 @@ def test_tasks_and_causes_of_a_past_time(cli: Call, store: Store) -> None:
     assert cli("why", "queue:mail", "--at", at).code == Exit.BAD_INPUT
     future = cli("tasks", "--at", "2099-01-01")
     assert (future.code, "is in the future" in future.err) == (Exit.BAD_INPUT, True)
+
+
+def test_stats_compares_with_another_database_and_with_a_past_time(call: Call, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    urls = (f'[profiles.{name}]\nurl = "sqlite:///{tmp_path}/{name}.db"\n' for name in ("eu", "us"))
+    config.write_text("".join(urls))
+    here = ("--config", config, "--profile", "eu")
+    assert call("submit", "a.b", "--queue", "mail", *here).code == Exit.OK
+    assert call("submit", "a.b", "--queue", "sms", "--config", config, "--profile", "us").code == Exit.OK
+    document = call("stats", "--beside", "us", "--json", *here).document
+    assert [(row["queue"], row["sides"]["us"] is None) for row in document["queues"]] == [
+        ("mail", True),
+        ("sms", False),
+    ]
+    assert "not in us" in call("stats", "--beside", "us", *here).out
+    assert re.search(r"mail +now +1 ", call("stats", "--beside", "0s", *here).out)
+    assert "eu is the database itself" in call("stats", "--beside", "eu", *here).err
+    assert re.search(r"mars is not a past time.*Unknown profile 'mars'", call("stats", "--beside", "mars", *here).err)

@@ -48,6 +48,7 @@ COMMANDS = (
     ("why", 1),
     ("why", "state:waiting"),
     ("stats",),
+    ("stats", "--beside", "0s"),
     ("runners",),
     ("runners", "drain", 1, "--dry-run"),
     ("failures",),

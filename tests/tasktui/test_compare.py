@@ -8,8 +8,8 @@ from runner.db.database import Database
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
+from runner.queries.comparison import QueueFigures, differs
 from runner.queries.counting import Count
-from tasktui.data.compare import QueueFigures, differs
 from tasktui.dialogs.compare import CompareScreen
 from tasktui.session.session import Session
 from tests.store.rows import add_live, add_runner, ahead

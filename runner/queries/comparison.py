@@ -1,6 +1,5 @@
 """Comparison: the queues of two databases, or of one at two times, with the figures that differ."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -15,7 +14,8 @@ from runner.queries.registries import Pause
 from runner.queries.reports import Flow
 from runner.queries.runners import runners
 from runner.text import formatting
-from tasktui.session.session import Session
+
+NOT_RECORDED = "not recorded"
 
 LEAST, FACTOR = 10, 2.0
 """The least difference of two figures that counts, and the factor between them."""
@@ -47,28 +47,13 @@ class QueueFigures(NamedTuple):
     settings: str
 
 
-class Place(NamedTuple):
-    """A side to read.
+async def read_side(tx: Transaction, name: str, at: datetime | None = None) -> Side:
+    """Read the figures of one side.
 
     Args:
         at: the past time; None for the present.
     """
-
-    session: Session
-    name: str
-    at: datetime | None = None
-
-
-async def compare(one: Place, other: Place) -> tuple[Side, Side]:
-    """Read two sides at the same time."""
-    first, second = await asyncio.gather(_read(one), _read(other))
-    return first, second
-
-
-async def _read(place: Place) -> Side:
-    if place.at is None:
-        return await place.session.read(_present, place.name)
-    return await place.session.read(_past, place.name, place.at)
+    return await (_present(tx, name) if at is None else _past(tx, name, at))
 
 
 async def _present(tx: Transaction, name: str) -> Side:
@@ -118,8 +103,8 @@ def _settings(pause: Pause | None, limits: SharedLimits) -> str:
 HEADS: Sequence[tuple[str, str]] = (
     ("READY", "ready"),
     ("RETRY", "retrying"),
-    ("RUN", "running"),
-    ("DEAD", "dead"),
+    ("RUN", Shown.RUNNING.value),
+    ("DEAD", Shown.DEAD.value),
     ("OLDEST", "oldest"),
     ("DONE/M", "done"),
     ("FAIL/H", "failed"),
@@ -141,6 +126,28 @@ def differs(one: QueueFigures | None, other: QueueFigures | None, field: str) ->
         return True
     (low, is_bound), (high, _) = sorted(_number(getattr(each, field)) for each in (one, other))
     return not is_bound and high - low >= LEAST and high >= FACTOR * low
+
+
+def different(one: QueueFigures | None, other: QueueFigures | None) -> list[str]:
+    """The fields that differ, `settings` for the pause or the limits; all of them for a queue on one side only."""
+    fields = [field for _, field in HEADS if differs(one, other, field)]
+    return fields + ["settings"] * ((one and one.settings) != (other and other.settings))
+
+
+def in_order(one: Side, other: Side) -> dict[str, list[str]]:
+    """The fields that differ of each queue of both sides; queues that differ first."""
+    names = sorted({*one.queues, *other.queues})
+    fields = {name: different(one.queues.get(name), other.queues.get(name)) for name in names}
+    return dict(sorted(fields.items(), key=lambda each: not each[1]))
+
+
+def facts(one: Side, other: Side) -> list[tuple[str, str, str, bool]]:
+    """The other facts: name, both values, and whether they differ."""
+    rows = []
+    for name in dict.fromkeys([*one.facts, *other.facts]):
+        first, second = (side.facts.get(name, NOT_RECORDED) for side in (one, other))
+        rows.append((name, first, second, first != second and NOT_RECORDED not in (first, second)))
+    return rows
 
 
 def _number(value: object) -> tuple[float, bool]:
