@@ -152,7 +152,7 @@ def _columns(changes: Mapping[str, FailureChange], at: datetime) -> tuple[Column
         figure("NOW/m", lambda group: group.rate, "{:,.3g}".format),
         figure("WAS/m", usual, "{:,.3g}".format),
         figure("TASKS", lambda group: group.counted(group.tasks)),
-        figure("DEAD", lambda group: group.counted(group.dead)),
+        figure("DIED", lambda group: group.counted(group.dead)),
         figure("BEGAN", began),
         figure("LAST", lambda group: formatting.since(group.last, at)),
         Column("HANDLER", lambda group: group.handler),

@@ -35,7 +35,14 @@ class Side(NamedTuple):
 
 
 class QueueFigures(NamedTuple):
-    """The figures of a queue on one side."""
+    """The figures of a queue on one side.
+
+    Args:
+        oldest: seconds since its first ready task became due; None without one.
+        done: tasks that finished in the last full minute.
+        failed: attempts that failed in the hour before.
+        settings: its pause and its limits in words; empty without any.
+    """
 
     ready: Count
     retrying: Count

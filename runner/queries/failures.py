@@ -330,7 +330,7 @@ class GroupTasks:
     """The tasks of a failure group as they are now.
 
     Args:
-        states: unfinished and dead tasks by displayed state.
+        states: the tasks by displayed state.
         soon: the waiting ones that run within SOON_SECONDS seconds.
         more: True if the group has more attempts than were looked up.
         latest: the tasks that failed last.
@@ -431,12 +431,12 @@ async def group_tasks(
     live = ids.join(task, task.c.id == ids.c.task_id)
     history = tx.tables.history
     past = ids.join(history, history.c.id == ids.c.task_id)
-    dead = sa.select(sa.func.count()).select_from(past).where(is_state(history.c.state, State.DEAD))
+    ended = sa.select(history.c.state, sa.func.count()).select_from(past).group_by(history.c.state)
     attempts_by_task: dict[int, tuple[datetime | None, str]] = {}
     times = readable(tx, columns)
-    rows, ((died,),), read, last = await tx.gather(
+    rows, finished, read, last = await tx.gather(
         tx.rows(sa.select(state, *numbers).select_from(live).group_by(state)),
-        tx.rows(dead),
+        tx.rows(ended),
         tx.rows(sa.select(sa.func.count()).select_from(recent)),
         tx.rows(latest.with_only_columns(*times).limit(4 * limit)),
     )
@@ -444,7 +444,7 @@ async def group_tasks(
         attempts_by_task.setdefault(id, (moment(ended_at), as_text(host)))
     samples = await task_rows(tx, list(attempts_by_task)[:limit])
     return GroupTasks(
-        states={as_text(name): number for name, number, _ in rows} | ({State.DEAD.value: died} if died else {}),
+        states={as_text(name): number for name, number, *_ in (*rows, *finished)},
         soon=sum(int(soon or 0) for _, _, soon in rows),
         more=read[0][0] == window,
         latest=tuple(LatestTask(row, *attempts_by_task[row.id]) for row in samples),

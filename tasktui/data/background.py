@@ -68,7 +68,8 @@ class Background:
         schedules: the next schedules.
         stuck: the blocked tasks that wait for a dead or cancelled task; None without any.
         flows: results of the last ten minutes by queue and handler.
-        dead: tasks that died within the span of the alerts and are still dead, by handler.
+        dead: tasks that died within the span of the alerts and are still dead, by handler; read beside the others,
+            because it is compared with the present number of dead tasks.
     """
 
     at: datetime
@@ -136,23 +137,27 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
 
 
 async def _narrow(tx: Transaction) -> Background:
-    (at, (histograms, results, flows, dead)), stuck = await tx.gather(_times(tx), stuck_tasks(tx))
-    return Background(at, histograms, results, stuck=stuck, flows=flows, dead=dead)
+    (at, (histograms, results, flows)), stuck = await tx.gather(_times(tx), stuck_tasks(tx))
+    return Background(at, histograms, results, stuck=stuck, flows=flows)
 
 
 async def _times(
     tx: Transaction,
 ) -> tuple[
     datetime,
-    tuple[dict[datetime, Times], dict[int, dict[str, Flow]], dict[tuple[str, str], Flow], dict[str, Count]],
+    tuple[dict[datetime, Times], dict[int, dict[str, Flow]], dict[tuple[str, str], Flow]],
 ]:
     at = await clock(tx)
     return at, await tx.gather(
         times_by_minute(tx, at - HOUR),
         results_by_runner(tx, at - RECENT),
         flows_by_work_key(tx, at - RECENT, at + HOUR),
-        dead_by_handler(tx, at - DEFAULT_THRESHOLDS.span),
     )
+
+
+async def newly_dead(tx: Transaction) -> dict[str, Count]:
+    """Count the tasks that died within the span of the alerts and are still dead, by handler."""
+    return await dead_by_handler(tx, await clock(tx) - DEFAULT_THRESHOLDS.span)
 
 
 async def _none() -> None:

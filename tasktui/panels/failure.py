@@ -235,14 +235,13 @@ def _now(group: Failures, tasks: GroupTasks, data: FailureGroups) -> list[Row]:
     shown: list[Part] = [("  now      ", "muted")]
     more = "+" if tasks.more else ""
     counts = {Shown(name): number for name, number in tasks.states.items()}
-    dead = counts.pop(Shown.DEAD, 0)
-    for shown_state, number in sorted(counts.items(), key=lambda item: -item[1])[:2]:
+    ended = [(state, counts.pop(state)) for state in (Shown.DEAD, Shown.SUCCEEDED, Shown.CANCELLED) if state in counts]
+    for shown_state, number in (*sorted(counts.items(), key=lambda item: -item[1])[:2], *ended):
         shown += [(f"{SIGNS[shown_state]} ", str(shown_state)), (f"{number:,}{more}  ", "text")]
-    shown += [("✗ ", "dead"), (f"{dead:,}{more}  ", "text")] if dead else []
     shown += [("breaker open", "retrying")] if any(each.handler == group.handler for each in data.breakers) else []
     waits = sum(counts.get(each, 0) for each in (Shown.RETRYING, Shown.READY, Shown.SCHEDULED))
     if len(shown) == 1:
-        shown.append(("all have ended", "text"))
+        shown.append(("removed by retention", "text"))
     next_runs = (f"{tasks.soon:,}{more} within 10 min" if tasks.soon else "none within 10 min", "text")
     return [shown, *([[("  next     ", "muted"), next_runs]] if waits else [])]
 

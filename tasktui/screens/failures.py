@@ -60,7 +60,7 @@ COLUMNS = (
     ListColumn("/MIN", 5, right=True),
     ListColumn("WAS", 5, right=True, drop=3),
     ListColumn("TASKS", 6, right=True, drop=2),
-    ListColumn("DEAD", 6, right=True),
+    ListColumn("DIED", 6, right=True),
     ListColumn("FIRST", 8, right=True, drop=1),
     ListColumn("LAST", 7, right=True),
     ListColumn(" HANDLER AND ERROR", 33, grow=1),
@@ -70,7 +70,7 @@ ORDERS: Mapping[str, Callable[[Failures, FailureChange | None], Any]] = {
     "rise": by_rise,
     "count": lambda group, _: -group.count.number,
     "rate": lambda group, _: -group.rate,
-    "dead": lambda group, _: -group.dead,
+    "died": lambda group, _: -group.dead,
     "last seen": lambda group, _: -group.last.timestamp() if group.last else 0.0,
     "first seen": lambda group, _: -group.first.timestamp() if group.first else 0.0,
 }
@@ -92,8 +92,8 @@ class FailuresScreen(LiveScreen):
 
     ABOUT = (
         "Failed attempts grouped by handler and error, with numbers, ids and quoted values masked. The group whose "
-        "rate has risen most is first; o sorts by count, rate, dead, last seen or first seen. /MIN is the rate per "
-        "minute over the last two minutes, WAS the usual one of the span, NEW a cause of the last hour, DEAD the "
+        "rate has risen most is first; o sorts by count, rate, died, last seen or first seen. /MIN is the rate per "
+        "minute over the last two minutes, WAS the usual one of the span, NEW a cause of the last hour, DIED the "
         "attempts that left their task dead. One sentence compares the failures with successes of the handler. Enter "
         "lists the tasks of a group. R, T and D act on its tasks that failed in the span; ctrl+a in the dialog takes "
         "all of its tasks. H pauses its handler. :incident writes a report as Markdown, and Z on screen 8 undoes a "

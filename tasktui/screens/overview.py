@@ -156,6 +156,7 @@ class OverviewScreen(LiveScreen):
         self._backlog_cache = TtlCache[Mapping[str, WaitingCounts]](DEEP_EVERY)
         self._trouble_cache = TtlCache[Diagnoses](TROUBLE_EVERY)
         self._slow_cache = TtlCache["Background"](TROUBLE_EVERY)
+        self._dead_cache = TtlCache[dict[str, Count]](0.0)
         self._silence_cache = TtlCache[tuple[Silence, ...]](SILENCE_EVERY)
         self._waits_cache = TtlCache[dict[str, dict[datetime, float]]](DAY_EVERY)
         self._recovery_cache = TtlCache["Recovery | None"](DAY_EVERY)
@@ -190,7 +191,7 @@ class OverviewScreen(LiveScreen):
 
     async def _read_rest(self, tx: Transaction, last: Overview) -> "OverviewRest":
         """Run the expensive queries, about the problems of the last overview."""
-        from tasktui.data.background import read_background  # not needed for the first data
+        from tasktui.data.background import newly_dead, read_background  # not needed for the first data
 
         behind = tuple(queue.queue for queue in last.queues if queue.falls_behind)
         failing = tuple(last.failing)
@@ -202,14 +203,17 @@ class OverviewScreen(LiveScreen):
             self._day_cache.get(None, partial(day, tx), self.session.distance) if self._span else _none(),
             self._recovery_cache.get(None, partial(recovery, tx), self.session.distance),
         )
-        backlog, details, slow, silences, (measured, flows, outage) = await tx.gather(
+        backlog, details, slow, dead, silences, (measured, flows, outage) = await tx.gather(
             self._backlog_cache.get(None, partial(read_backlog, tx), self.session.distance) if is_capped else _none(),
             self._trouble_cache.get((behind, failing), ask, self.session.distance) if behind or failing else _none(),
             self._slow_cache.get(wide, partial(read_background, tx, wide=wide), self.session.distance),
+            self._dead_cache.get(None, partial(newly_dead, tx), self.session.distance),
             self._silence_cache.get(None, partial(read_silences, tx), self.session.distance),
             plots,
         )
-        return OverviewRest(backlog, details or Diagnoses(), slow, silences, measured, flows or (), outage)
+        return OverviewRest(
+            backlog, details or Diagnoses(), replace(slow, dead=dead), silences, measured, flows or (), outage
+        )
 
     def show(self, snapshot: Any) -> None:
         """Show the overview."""

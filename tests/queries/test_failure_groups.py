@@ -47,7 +47,8 @@ async def test_the_tasks_of_a_group_are_looked_up_by_state_the_last_failed_first
     later = await add_live(database, run_at=ahead(3_000), **tried)
     running = await add_live(database, state=State.RUNNING.value, runner_id=await add_runner(database), **tried)
     dead = await add_past(database, 900, State.DEAD)
-    for index, id in enumerate((dead, running, later, soon)):
+    done = await add_past(database, 899, State.SUCCEEDED)
+    for index, id in enumerate((done, dead, running, later, soon)):
         await add_attempt(database, id, 1, ended_at=ahead(-100 + index), host=f"web-{index}")
         await add_attempt(database, id, 2, ended_at=ahead(-1000 + index), host="web-9")
     await add_attempt(database, 901, ended_at=ahead(-1), fingerprint="f2")
@@ -55,11 +56,12 @@ async def test_the_tasks_of_a_group_are_looked_up_by_state_the_last_failed_first
         since = await clock(tx) - HOUR
         tasks = await group_tasks(tx, "f1", since, 3)
         some = await group_tasks(tx, "f1", since, 3, window=2)
-    assert (tasks.states, tasks.soon, tasks.more) == ({"retrying": 2, "running": 1, "dead": 1}, 1, False)
+    states = {"retrying": 2, "running": 1, "dead": 1, "succeeded": 1}
+    assert (tasks.states, tasks.soon, tasks.more) == (states, 1, False)
     assert [(each.task.id, each.host) for each in tasks.latest] == [
-        (soon, "web-3"),
-        (later, "web-2"),
-        (running, "web-1"),
+        (soon, "web-4"),
+        (later, "web-3"),
+        (running, "web-2"),
     ]
     assert (some.states, some.more) == ({"retrying": 2}, True)
 
