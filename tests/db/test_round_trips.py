@@ -57,6 +57,14 @@ async def test_the_longest_step_decides_the_number_of_round_trips(far: DistantSe
 
 
 @on_postgresql
+async def test_a_read_along_indexes_compiles_nothing(database: Database) -> None:
+    """A stock server compiles a statement that costs much, as disabled scans do: seconds for an overview."""
+    async with database.reading() as tx:
+        await tx.keep_to_indexes()
+        assert await tx.scalar(sa.text("SHOW jit")) == "off"
+
+
+@on_postgresql
 async def test_a_step_that_ends_early_keeps_no_other_step_waiting(far: DistantServer, distant: Database) -> None:
     async def nothing() -> str:
         return "nothing"

@@ -51,6 +51,10 @@ KEEP_PLANS = "SELECT {} WHERE pg_backend_pid() = %s".format(
 A pooler announces a number of its own, because it passes each transaction to another process. Without a row the
 statement sets nothing."""
 
+ALONG_INDEXES = "SELECT {}".format(
+    ", ".join(f"set_config('{name}', 'off', true)" for name in ("enable_bitmapscan", "enable_seqscan", "jit"))
+)
+
 LOCK_TIMEOUT = "SELECT set_config('lock_timeout', %(timeout)s, true)"  # up to the end of the transaction
 PAUSE_SECONDS = 5.0
 """Seconds after which the server ends a transaction of a runner that sends nothing. Between two statements a runner
@@ -334,7 +338,8 @@ class PostgreSQL:
 
         With outdated statistics a planner would collect all rows and sort them for each page.
         """
-        return "SELECT set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)"
+        # The costs of the disabled scans would trigger a compilation, which takes seconds.
+        return ALONG_INDEXES
 
     def pause_limit(self) -> sa.ColumnElement[Any]:
         """A setting that ends with the transaction, so that poolers may share the session."""
