@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Self
 from textual.message import Message
 
 from runner.errors import RunnerError
-from runner.filter.parse import Filter
 
 if TYPE_CHECKING:  # `TaskDetail` imports modules that the first screen does not need.
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from runner.filter.parse import Filter
     from runner.operations.results import Result
     from runner.queries.counting import Count
     from runner.queries.task.detail import TaskDetail
@@ -58,14 +58,22 @@ class MatchesFound(Message):
     """The tasks that match a filter at this moment.
 
     Args:
-        task_filter: the filter, bounded by the newest match.
+        filters: the filter by the name of the database, bounded by the newest match.
         rows: the tasks; None if there are too many to list.
+        silent: the shards without an answer, whose tasks are not among them.
     """
 
-    def __init__(self, task_filter: Filter, count: "Count", rows: "Sequence[TaskRow] | None") -> None:
-        self.task_filter = task_filter
+    def __init__(
+        self,
+        filters: "Mapping[str, Filter]",
+        count: "Count",
+        rows: "Sequence[TaskRow] | None",
+        silent: "Sequence[str]" = (),
+    ) -> None:
+        self.filters = filters
         self.count = count
         self.rows = rows
+        self.silent = silent
         super().__init__()
 
 

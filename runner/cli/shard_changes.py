@@ -1,7 +1,7 @@
 """A change over shards: the preview of each shard, one confirmation, and the change in each of them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
@@ -22,7 +22,7 @@ from runner.cli.output import NO_MATCH, print_json, print_line, print_table
 from runner.cli.shard_totals import TOTAL, UNKNOWN
 from runner.db.database import Database
 from runner.errors import CountChanged, RunnerError
-from runner.model.shard import CURRENT_SHARD, ShardId
+from runner.model.shard import CURRENT_SHARD
 from runner.operations.results import Result
 from runner.queries.counting import Count, total_of
 from runner.settings import Settings
@@ -314,7 +314,7 @@ def _print_results(
     """Print the result of each shard and their total; return the exit code."""
     total = Result()
     for name, outcome in outcomes.items():
-        total.add(_named(name, outcome.result))
+        total.add(outcome.result.in_shard(name))
     if json:
         documents = {
             name: ResultDocument(change.label, outcome.result, change.change_group if outcome.result.changed else None)
@@ -345,18 +345,3 @@ def _print_results(
 
 def _figures(result: Result) -> ShardChanges:
     return ShardChanges(*(len(getattr(result, name)) for name in ShardChanges._fields))
-
-
-def _named(shard: str, result: Result) -> Result:
-    """A result whose ids have their shard."""
-
-    def named(rows: Sequence[Any]) -> list[Any]:
-        return [row._replace(id=ShardId(shard, row.id)) for row in rows]
-
-    return Result(
-        [ShardId(shard, id) for id in result.changed],
-        named(result.conflicts),
-        named(result.skipped),
-        named(result.stuck),
-        [ShardId(shard, id) for id in result.requested],
-    )

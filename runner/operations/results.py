@@ -1,9 +1,11 @@
 """The targets and results of operations."""
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from runner.model.shard import ShardId
 from runner.model.stuck_row import RowFault, StuckCause
 from runner.model.task import State
 from runner.text import operator
@@ -105,6 +107,20 @@ class Result:
         self.skipped += other.skipped
         self.stuck += other.stuck
         self.requested += other.requested
+
+    def in_shard(self, shard: str) -> "Result":
+        """Return the same result, whose ids have their shard."""
+
+        def named(rows: Sequence[Any]) -> list[Any]:
+            return [row._replace(id=ShardId(shard, row.id)) for row in rows]
+
+        return Result(
+            [ShardId(shard, id) for id in self.changed],
+            named(self.conflicts),
+            named(self.skipped),
+            named(self.stuck),
+            [ShardId(shard, id) for id in self.requested],
+        )
 
     def __str__(self) -> str:
         done, requested = len(self.changed) - len(self.requested), len(self.requested)

@@ -3,7 +3,7 @@
 The actions themselves are in tasktui.actions.actions.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -63,6 +63,7 @@ class Targets:
         copyable: returns a read of the texts under the cursor to copy; None if there is nothing to copy.
         missing: returns the message for an action on tasks while no task is selected.
         answer: the answer that a remedy suggests; empty for none.
+        by_shard: returns the selection in each shard, on a screen with several; its tasks have the ids of their shard.
     """
 
     tasks: "Callable[[], Sequence[TaskRow]]" = tuple
@@ -79,6 +80,7 @@ class Targets:
     missing: Callable[[], str] = _no_row
     runner_id: int | None = None
     answer: str = ""
+    by_shard: "Callable[[], Mapping[str, Targets]]" = dict
 
     def task(self) -> "TaskRow | None":
         """Return the selected task; None unless there is exactly one."""
@@ -169,12 +171,14 @@ class Confirmation(NamedTuple):
         reason: reason for the audit; None if omitted.
         limit: maximum number of tasks to change; None for all.
         canary: apply the action in stages, and stop at the first failure.
+        change_group: that of a change in several shards; None for a new one.
     """
 
     answer: str = ""
     reason: str | None = None
     limit: int | None = None
     canary: bool = False
+    change_group: str | None = None
 
 
 def parse_limit(typed: str) -> int | None:

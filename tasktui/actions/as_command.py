@@ -26,13 +26,16 @@ def command_line(words: Iterable[object], settings: Settings, program: str = "ru
     """Build a command line for a shell, with the database that it uses.
 
     Args:
-        words: words after the program, unquoted.
+        words: words after the program, unquoted; none if no command does the same.
         settings: settings with the database; a URL with a password is left to the environment.
 
     Returns:
-        The line; None if it would be too long, contain control characters, or expose a secret to other users of
-        the machine.
+        The line; None if there is none, or if it would be too long, contain control characters, or expose a secret to
+        other users of the machine.
     """
+    words = [*words]
+    if not words:
+        return None
     database: tuple[str, ...] = ()
     if settings.profile:
         database = ("--profile", settings.profile)
@@ -56,7 +59,9 @@ def plan_words(plan: "ActionPlan", confirmation: Confirmation) -> list[object]:
             "--yes",
             f"{plan.eligible.number}{'+' if plan.eligible.more else ''}",
         ]
-    elif plan.action.verb == "signal" and len(plan.targets) > 1:  # its name follows one word
+    elif plan.action.verb == "signal" and plan.shards:
+        return []  # its name follows one word, and no filter names tasks of several shards
+    elif plan.action.verb == "signal" and len(plan.targets) > 1:
         words.append(f"id:{','.join(str(target.id) for target in plan.targets)}")
     else:
         words += [target.id for target in plan.targets]

@@ -5,10 +5,11 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from runner.operations.pause import PauseKind
-from tasktui.actions import alerts, breaker, edit, new_task, queues, runners, schedule, task_question, undo
-from tasktui.actions.action import Action, Targets
+from tasktui.actions import alerts, breaker, edit, new_task, queues, runners, schedule, shard_plan, task_question, undo
+from tasktui.actions.action import Action, ActionTarget, Targets
 from tasktui.actions.question import Dialog
 from tasktui.session.session import Session
+from tasktui.session.shards import ShardsSession
 
 Ask: TypeAlias = Callable[[Action, Session, Targets], Dialog | Coroutine[Any, Any, Dialog] | None]
 """Returns the dialog of an action, with the equivalent command line and SQL.
@@ -46,3 +47,17 @@ DIALOGS: Mapping[str, Ask] = {
     "undo --group": undo.ask_for_group,
 }
 """The function of each action that returns its dialog, by the name of the action."""
+
+
+def in_shards(
+    action: Action, session: ShardsSession, parts: Mapping[str, Targets]
+) -> Coroutine[Any, Any, Dialog] | None:
+    """The dialog of an action on tasks in several shards; None for another action.
+
+    Args:
+        parts: the targets in each shard, by its name.
+    """
+    parts = {each.name: parts[each.name] for each in session.shards if each.name in parts}
+    if action.name == "edit":
+        return edit.ask_in_shards(action, session, parts)
+    return shard_plan.ask_in_shards(action, session, parts) if action.target is ActionTarget.TASKS else None

@@ -2,23 +2,23 @@
 
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import InvalidInput
-from runner.filter.parse import Filter
 from runner.model.duration import parse_spread
 from runner.operations.results import Result, Target
 from runner.operations.targets import objection
-from runner.queries.task_list.row import TaskRow
 from runner.text.redact import MASK
 from tasktui.actions.action import Action, Targets
 from tasktui.actions.as_command import command_line, edit_words
+from tasktui.actions.plan import ActionPlan
 from tasktui.actions.question import Dialog, Form, FormField
-from tasktui.actions.task_question import question
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
 from tasktui.session.session import Session
+from tasktui.session.shards import ShardsSession
 
 if TYPE_CHECKING:
     from runner.operations.edit_values import Changes
@@ -29,10 +29,20 @@ def ask(action: Action, session: Session, targets: Targets) -> Dialog | Coroutin
     """Ask for the new values of the selected tasks."""
     task_filter, tasks = targets.task_filter(), targets.tasks()
     if task_filter is not None:
-        return _bulk_form(action, session, task_filter, f"all tasks that match {task_filter}")
+        return _bulk_form(action, session, {session.name: targets}, f"all tasks that match {task_filter}")
     if len(tasks) > 1:
-        return _bulk_form(action, session, tasks, f"{len(tasks):,} tasks")
+        return _bulk_form(action, session, {session.name: targets}, f"{len(tasks):,} tasks")
     return _ask(session, tasks[0].id) if tasks else Notice(targets.missing(), bad=True)
+
+
+def ask_in_shards(action: Action, session: ShardsSession, parts: Mapping[str, Targets]) -> Coroutine[Any, Any, Dialog]:
+    """Ask for the new values of tasks in several shards.
+
+    Args:
+        parts: the tasks of each shard, by its name.
+    """
+    number = sum(len(targets.tasks()) for targets in parts.values())
+    return _bulk_form(action, session, parts, f"{number:,} tasks" if number else "all tasks that match")
 
 
 async def _ask(session: Session, task_id: int) -> Dialog:
@@ -128,17 +138,22 @@ BULK_FIELDS = (
 )
 
 
-async def _bulk_form(action: Action, session: Session, selected: Filter | Sequence[TaskRow], of: str) -> Form:
-    """Build the form for new values of many tasks: those of a filter, or as they are on the screen."""
+async def _bulk_form(action: Action, session: Session, parts: Mapping[str, Targets], of: str) -> Form:
+    """Build the form for new values of many tasks: those of a filter, or as they are on the screen.
+
+    Args:
+        parts: the tasks in each database, by its name.
+    """
     from runner.db.transaction import clock
+    from runner.operations.edit_values import Changes, check_bulk
+    from tasktui.actions.each_shard import in_databases
+    from tasktui.actions.edit_form import parse_value
+    from tasktui.actions.shard_plan import planned, question_of
 
-    at = await session.read(clock)
-    zone = session.zone
+    times, silent = await in_databases(session, parts, lambda each, _targets: each.read(clock))
+    at, zone = next(iter(times.values()), session.now()), session.zone
 
-    def read(typed: Mapping[str, str]) -> "tuple[Changes, float, dict[str, Any]]":
-        from runner.operations.edit_values import Changes, check_bulk
-        from tasktui.actions.edit_form import parse_value
-
+    def read(typed: Mapping[str, str], at: datetime) -> "tuple[Changes, float, dict[str, Any]]":
         texts = {name: text for name, text in typed.items() if text and name != "spread"}
         changes = Changes(**{name: parse_value(name, text, at, zone) for name, text in texts.items()})
         spread = parse_spread(typed["spread"])
@@ -149,7 +164,7 @@ async def _bulk_form(action: Action, session: Session, selected: Filter | Sequen
 
         if not any(typed.values()):
             return ["no changes yet"]
-        _, spread, values = read(typed)
+        _, spread, values = read(typed, at)
         lines = []
         for name, value in values.items():
             text = formatting.exact(value, at, zone) if name == "run_at" else "none" if value is None else f"{value:g}"
@@ -159,19 +174,21 @@ async def _bulk_form(action: Action, session: Session, selected: Filter | Sequen
 
     async def submit(typed: Mapping[str, str]) -> "Dialog":
         from runner.operations.edit import edit_all
-        from tasktui.actions import perform
-        from tasktui.actions.plan import plan
 
-        changes, spread, values = read(typed)
         words = [word for name, text in typed.items() if text for word in (f"--{name.replace('_', '-')}", text)]
-        edit = replace(
-            action,
-            operation=lambda by, _answer: partial(edit_all, changes=changes, by=by, spread=spread),
-            options=lambda _answer: words,
-        )
-        if isinstance(selected, Filter):
-            return question(await perform.preview(session, edit, selected, values), session, preview(typed))
-        return question(plan(edit, selected, values), session, preview(typed))
+
+        async def of_database(each: Session, targets: Targets) -> ActionPlan:
+            changes, spread, values = read(typed, times[each.name])  # +10m is relative to the clock of each database
+            edit = replace(
+                action,
+                operation=lambda by, _answer: partial(edit_all, changes=changes, by=by, spread=spread),
+                options=lambda _answer: words,
+            )
+            return await planned(edit, each, targets, values)
+
+        known = {name: targets for name, targets in parts.items() if name in times}
+        plans, errors = await in_databases(session, known, of_database)
+        return question_of(session, plans, {**silent, **errors}, preview(typed))
 
     about = [content((f"New values for {line(of)}. Empty entries stay as they are.", "bold strong"))]
     return Form(f"Edit {line(of)}", about, BULK_FIELDS, preview, submit)

@@ -91,16 +91,20 @@ async def _skipped_now(tx: Transaction, plan: ActionPlan) -> Result:
 
 
 async def carry_out(session: Session, plan: ActionPlan, confirmation: Confirmation, work: Job) -> Result:
-    """Apply a plan in chunks; each task must still be at the version on the screen.
+    """Apply a plan of one database in chunks; each task must still be at the version on the screen.
 
     Args:
         work: receives the progress and requests the stop.
     """
     by = session.by(confirmation.reason)
     single = plan.task_filter is None and len(plan.targets) == 1
-    by = by if single else with_change_group(by)
+    if confirmation.change_group is not None:
+        by = by._replace(change_group=confirmation.change_group)
+    elif not single:
+        by = with_change_group(by)
     change = plan.action.operation(by, confirmation.answer)
-    options = BulkOptions(CHUNK, limit=work.total, on_progress=work.update, stop=lambda: work.stopping)
+    limit = plan.most(confirmation)
+    options = BulkOptions(CHUNK, limit=limit, on_progress=work.update, stop=lambda: work.stopping)
     if plan.task_filter is not None and confirmation.canary:
         canary = await apply_canary(session, change, plan.task_filter, options, partial(_waits, work))
         undo = await _undoable(session, str(by.change_group)) if canary.failure else ""

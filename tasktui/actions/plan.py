@@ -13,7 +13,7 @@ from runner.operations.targets import LAST, MANY, is_last, objection
 from runner.queries.counting import Count
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
-from tasktui.actions.action import Action
+from tasktui.actions.action import Action, Confirmation
 from tasktui.render.plot import gauge
 from tasktui.render.render import fitted, line, state
 from tasktui.render.rows import BLANK, Part, Row, handler
@@ -45,6 +45,7 @@ class ActionPlan:
         states: number of eligible tasks by state.
         obstacles: sentences about the obstacles that the tasks meet after the change.
         values: the validated values of an edit.
+        shards: the plan of each shard, by its name; this one then is their sum, and its ids have their shard.
     """
 
     action: Action
@@ -58,11 +59,17 @@ class ActionPlan:
     states: Mapping[Shown, int] = field(default_factory=dict)
     obstacles: tuple[str, ...] = ()
     values: Mapping[str, object] = field(default_factory=dict)
+    shards: "Mapping[str, ActionPlan]" = field(default_factory=dict)
 
     @property
     def weight(self) -> int:
         """Number of tasks to change; it decides how much the operator must type to confirm."""
         return MANY + 1 if self.eligible.more else self.eligible.number
+
+    def most(self, confirmation: Confirmation) -> int | None:
+        """The maximum number of tasks to change; None if counting stopped at the cap."""
+        eligible = None if self.eligible.more else self.eligible.number
+        return eligible if confirmation.limit is None else min(confirmation.limit, eligible or confirmation.limit)
 
 
 def plan(action: Action, tasks: Sequence[TaskRow], values: Mapping[str, object] = NO_VALUES) -> ActionPlan:
@@ -168,9 +175,8 @@ def plan_rows(plan: ActionPlan, database: str, width: int, _answer: str, *, low:
     more = "+" if count.more else ""
     of = "" if selected == count.number and not more else f" of {selected:,}{more} selected"
     noun = "task" if selected == 1 else "tasks"
-    rows: list[Row] = [
-        [(f"{count.number:,}{more}", "bold strong"), (f"{of} {noun} will change, in {line(database)}.", "text")]
-    ]
+    where = ", ".join(f"{line(name)} {each.eligible}" for name, each in plan.shards.items()) or line(database)
+    rows: list[Row] = [[(f"{count.number:,}{more}", "bold strong"), (f"{of} {noun} will change, in {where}.", "text")]]
     rows += [[(line(text, width), "bold retrying")] for text in plan.obstacles]
     if selected:
         skipped = sum(plan.skipped.values())
@@ -221,7 +227,7 @@ def _samples(plan: ActionPlan, most: int) -> list[Row]:
         rows.append(
             [
                 (f"{'Samples' if index == 0 else '':{LABEL}}", "muted"),
-                (f"{task.id:>8}  ", "text"),
+                (f"{task.id!s:>8}  ", "text"),
                 (f"{cell.text[:1]} ", cell.style),
                 *handler(task.handler, 18),
                 (f"  {fitted(line(task.key) if task.key else '', 14)}  ", "strong"),

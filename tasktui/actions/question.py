@@ -111,10 +111,14 @@ Dialog: TypeAlias = Union[Question, "Form", "TaskDetail", Notice]
 """A confirmation, a form, a task for the edit form, or the reason why the action is impossible."""
 
 
-def result_notice(label: str, result: Result, *, offer_undo: bool = True) -> Notice:
-    """Describe the result of an operation, with the first skipped tasks, and how to undo it."""
-    is_offered = offer_undo and result.changed and not label.startswith("Undo")
-    skipped, undo = result.reasons(), "; 8 Z undoes" if is_offered else ""
+def result_notice(label: str, result: Result, undo: str = "8 Z undoes") -> Notice:
+    """Describe the result of an operation, with the first skipped tasks, and how to undo it.
+
+    Args:
+        undo: how to undo it; empty for nothing about it.
+    """
+    is_offered = undo and result.changed and not label.startswith("Undo")
+    skipped, undo = result.reasons(), f"; {undo}" if is_offered else ""
     more = [f"and {len(skipped) - MOST_SKIPPED:,} more"] if len(skipped) > MOST_SKIPPED else []
     tone = Tone.of(changed=len(result.changed), unchanged=len(skipped))
     return Notice("\n".join([f"{label}: {result}{undo}", *skipped[:MOST_SKIPPED], *more]), tone=tone)

@@ -77,17 +77,18 @@ def question(
         wider: the same question about more tasks.
         fails: seconds since their cause failed last, if that is recent: a canary is then the default.
     """
-    from tasktui.actions import perform
+    from tasktui.actions import each_shard, perform
 
     if not plan.eligible.number:
         skipped = ((_with_key(why), number) for why, number in plan.skipped.items())
         reasons = [why if number == 1 else f"{number:,} tasks skipped: {why}" for why, number in skipped]
-        return Notice("\n".join(f"{plan.action.label}: {why}" for why in reasons or ["no tasks match"]), bad=True)
+        reasons = [*plan.obstacles, *(reasons or ["no tasks match"])] if plan.shards else reasons or ["no tasks match"]
+        return Notice("\n".join(f"{plan.action.label}: {why}" for why in reasons), bad=True)
 
     def change(confirmation: Confirmation) -> BulkChange:
-        eligible = None if plan.eligible.more else plan.eligible.number
-        total = eligible if confirmation.limit is None else min(confirmation.limit, eligible or confirmation.limit)
-        return BulkChange(plan.action.label, total, partial(perform.carry_out, session, plan, confirmation))
+        carry_out = each_shard.carry_out if plan.shards else perform.carry_out
+        apply = partial(carry_out, session, plan, confirmation)
+        return BulkChange(plan.action.label, plan.most(confirmation), apply)
 
     one = plan.eligible == Count(1)
     staged = fails is not None and not one
@@ -101,7 +102,7 @@ def question(
         plan.weight,
         words=partial(plan_words, plan),
         change=change,
-        sql=partial(perform.plan_sql, session, plan) if plan.task_filter is None else None,
+        sql=partial(perform.plan_sql, session, plan) if plan.task_filter is None and not plan.shards else None,
         many=plan.eligible.number > 1,
         meaning=partial(_delay_meaning, session, plan) if plan.action.verb == "delay" else None,
         effect=partial(plan_rows, plan, session.name),
@@ -110,7 +111,7 @@ def question(
         total=None if plan.eligible.more else plan.eligible.number,
         canary=plan.task_filter is not None and plan.action.verb == "retry_now",
         limit=CANARY if staged else ALL,
-        recheck=partial(perform.changes_since, session, plan),
+        recheck=partial(each_shard.changes_since if plan.shards else perform.changes_since, session, plan),
         wider=wider,
     )
 

@@ -13,6 +13,7 @@ from tasktui.commands.syntax import Command, target_of
 from tasktui.messages import Tone
 from tasktui.session.databases import Databases
 from tasktui.session.session import Session
+from tasktui.session.shards import each_database
 from tasktui.session.write_lock import ReadOnly
 
 
@@ -117,11 +118,14 @@ def _health(console: CommandTarget, _command: Command) -> None:
 def _write(console: CommandTarget, command: Command) -> None:
     if console.session.at is not None:
         raise ReadOnly(why=console.session.why_locked)
-    console.session.lock.open(time.monotonic(), command.words)
+    locks = [each.lock for each in each_database(console.session)]
+    for lock in [lock for lock in locks if lock.barrier is None] or locks[:1]:
+        lock.open(time.monotonic(), command.words)
 
 
 def _lock(console: CommandTarget, _command: Command) -> None:
-    console.session.lock.close()
+    for each in each_database(console.session):
+        each.lock.close()
 
 
 def _stop(console: CommandTarget, _command: Command) -> None:

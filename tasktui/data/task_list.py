@@ -15,9 +15,8 @@ from runner.filter.parse import Filter
 from runner.filter.sort import Sort, SortField
 from runner.model.task import Shown
 from runner.queries.counting import Count
-from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow
-from runner.queries.task_list.search import TaskPage
+from runner.queries.task_list.shard_page import ShardCursors, ShardPage
 from runner.text import formatting
 from runner.text.sanitize import count_noun
 from tasktui.render.render import Cell, ListColumn, RenderedRow, handler_cell, line, state, when_text
@@ -25,10 +24,19 @@ from tasktui.render.render import Cell, ListColumn, RenderedRow, handler_cell, l
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """All tasks that match a filter, with their number at the time of the count."""
+    """All tasks that match a filter, with their number at the time of the count.
 
-    task_filter: Filter
+    Args:
+        filters: the filter by the name of the database, bounded by the newest match.
+    """
+
+    filters: Mapping[str, Filter]
     count: Count
+
+    @property
+    def task_filter(self) -> Filter:
+        """The filter of the first database."""
+        return next(iter(self.filters.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,7 @@ class Listing:
         ids: task ids in order.
         tasks: the latest row of each task.
         at: the database's time of the last read; None before the first one.
-        next: cursor of the next page; None at the end of the list.
+        next: cursors of the next page by the name of the database; empty at the end of the list.
         indexed: an index covers the filter.
         access: description of the access path.
         missing: ids of tasks that no longer exist.
@@ -50,12 +58,14 @@ class Listing:
         matching: number of matching tasks, loaded or not; None if unknown.
         capped: the search stopped at the scan limit; `next` continues it.
         unknown: a clause about each unknown queue and handler of the filter.
+        silent: the error of each shard that did not answer the last read.
+        unlisted: the shards without an answer when the list was loaded.
     """
 
     ids: tuple[int, ...] = ()
     tasks: Mapping[int, TaskRow] = field(default_factory=dict)
     at: datetime | None = None
-    next: Cursor | None = None
+    next: ShardCursors = field(default_factory=dict)
     indexed: bool = True
     access: str = ""
     missing: frozenset[int] = frozenset()
@@ -66,26 +76,28 @@ class Listing:
     matching: Count | None = None
     capped: bool = False
     unknown: tuple[str, ...] = ()
+    silent: Mapping[str, str] = field(default_factory=dict)
+    unlisted: frozenset[str] = frozenset()
 
-    def loaded(self, page: TaskPage, unknown: tuple[str, ...] = ()) -> "Listing":
+    def loaded(self, page: ShardPage, unknown: tuple[str, ...] = ()) -> "Listing":
         """Replace the list with a first page; marks stay, even of tasks outside the page."""
-        tasks = {task.id: task for task in page.tasks}
+        tasks = {row.task.id: row.task for row in page.tasks}
         marks = {id: tasks.get(id, task) for id, task in self.marks.items()}
-        live = _live(page.tasks)
-        listing = Listing(tuple(tasks), tasks, page.at, page.next, page.indexed, page.access, live=live, marks=marks)
+        live, at = _live(tasks.values()), page.at if page.pages else self.at
+        listing = Listing(tuple(tasks), tasks, at, page.next, page.indexed, page.access, live=live, marks=marks)
         return replace(listing, all=self.all, capped=page.capped, unknown=unknown)
 
-    def extended(self, page: TaskPage) -> "Listing":
+    def extended(self, page: ShardPage) -> "Listing":
         """Append the next page."""
-        new = {task.id: task for task in page.tasks if task.id not in self.tasks}
+        new = {row.task.id: row.task for row in page.tasks if row.task.id not in self.tasks}
         return replace(
             self,
             ids=(*self.ids, *new),
             tasks={**self.tasks, **new},
-            at=page.at,
+            at=page.at if page.pages else self.at,
             next=page.next,
             access=page.access,
-            live=self.live | _live(page.tasks),
+            live=self.live | _live(new.values()),
             capped=page.capped,
         )
 
@@ -125,9 +137,9 @@ class Listing:
         positions = [self.ids.index(id) for id in (start, end) if id is not None and id in self.tasks]
         return tuple(self.tasks[id] for id in self.ids[min(positions) : max(positions) + 1])
 
-    def with_all(self, task_filter: Filter, count: Count) -> "Listing":
+    def with_all(self, filters: Mapping[str, Filter], count: Count) -> "Listing":
         """Mark all tasks that match a filter, without listing them."""
-        return replace(self, marks={}, all=Everything(task_filter, count))
+        return replace(self, marks={}, all=Everything(filters, count))
 
     def cleared(self) -> "Listing":
         """Remove all marks."""
@@ -146,8 +158,8 @@ class Listing:
     @property
     def count_text(self) -> str:
         """The number of matching and of loaded tasks, as far as known."""
-        if self.next is None:
-            return count_noun(len(self.ids), "task")
+        if not self.next:
+            return f"{len(self.ids):,}+ tasks" if self.silent else count_noun(len(self.ids), "task")
         if self.capped:
             return f"{len(self.ids):,} found so far"
         if self.matching is None or self.matching.number < len(self.ids):
@@ -277,11 +289,12 @@ TITLES = {
 
 
 def columns_for(
-    sort: Sort, task_filter: Filter | None = None, empty: str = "", keys: int | None = None
+    sort: Sort, task_filter: Filter | None = None, empty: str = "", keys: int | None = None, ids: int = 0
 ) -> dict[int, ListColumn]:
     """The columns by their position in a row, with an arrow at the sorted one. A list of one queue needs no QUEUE.
 
     Args:
+        ids: cells of the longest id, if one has more than usual.
         empty: title of a column without texts, KEY or REASON, whose room goes to the other one.
         keys: cells of the longest key, so that REASON gets the rest; None to share the rest.
     """
@@ -289,6 +302,8 @@ def columns_for(
     one_queue, columns = _one_queue(task_filter), dict[int, ListColumn]()
     for position, head in enumerate(TASK_HEADS):
         column = head._replace(title=head.title + arrow * (head.title == title))
+        if head.title == "ID":
+            column = column._replace(width=max(column.width, ids))
         if head.title == "KEY" and keys is not None and empty != "REASON":
             column = column._replace(width=min(max(keys, len(column.title)), LONGEST_KEY), grow=0)
         if head.title == empty:

@@ -5,25 +5,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from runner.db.transaction import Transaction, clock
 from runner.filter.parse import Filter, parse_filter
 from runner.filter.sort import NEWEST, Sort, SortField
 from runner.operations.names import filter_warnings
 from runner.operations.preview import bounded, matching_ids
-from runner.queries.counting import Count
+from runner.queries.counting import Count, total_of
 from runner.queries.registries import registry_entries
 from runner.queries.task_list.compile import indexed
-from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow, task_rows
 from runner.queries.task_list.sealed_handlers import payload_remark
 from runner.queries.task_list.search import TaskPage, find, page_script
 from runner.queries.task_list.search import page as read_page
+from runner.queries.task_list.shard_page import EARLIEST, ShardCursors, ShardPage, ShardTask, merged
 from tasktui.data.task_list import Listing
 from tasktui.messages import MatchesFound
 from tasktui.render.render import line
 from tasktui.session.cache import TtlCache
 from tasktui.session.session import Session
+from tasktui.session.shard_reads import ShardReads, split
+from tasktui.session.shards import database_of, each_database, shard_row
 
 MOST_NEWER = 100
 """Limit of the count of newer tasks."""
@@ -33,8 +36,8 @@ MOST_MARKED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """A first page.
+class FirstPage:
+    """The first page of a database.
 
     Args:
         names: the queues and handlers, for completion.
@@ -49,21 +52,47 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class More:
-    """A further page."""
+class Loaded:
+    """The first page of a list.
 
-    page: TaskPage
+    Args:
+        parts: that of each database that answered, by its name.
+        silent: the error of each other one.
+    """
+
+    page: ShardPage
+    parts: Mapping[str, FirstPage]
+    silent: Mapping[str, str]
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The clauses about names that no database knows."""
+        first, *others = [part.unknown for part in self.parts.values()] or [()]
+        return tuple(clause for clause in first if all(clause in other for other in others))
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """A further page, and the error of each database without an answer."""
+
+    page: ShardPage
+    silent: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """The current rows of visible tasks, and the numbers of newer and matching tasks."""
+    """The current rows of visible tasks, and the numbers of newer and matching tasks.
+
+    Args:
+        silent: the error of each database without an answer.
+    """
 
     asked: tuple[int, ...]
     rows: Sequence[TaskRow]
     newer: int
     at: datetime
     matching: Count | None = None
+    silent: Mapping[str, str] = field(default_factory=dict)
 
 
 async def names(tx: Transaction) -> dict[str, Sequence[str]]:
@@ -74,7 +103,7 @@ async def names(tx: Transaction) -> dict[str, Sequence[str]]:
     return {kind: [name for name in values if line(name) == name] for kind, values in entries.items()}
 
 
-async def load(tx: Transaction, task_filter: Filter, limit: int, sort: Sort) -> Loaded:
+async def load(tx: Transaction, task_filter: Filter, limit: int, sort: Sort) -> FirstPage:
     """Read a first page, and the newest matching id, which may not be on it.
 
     Args:
@@ -83,7 +112,7 @@ async def load(tx: Transaction, task_filter: Filter, limit: int, sort: Sort) -> 
     (page, unknown), newest, found = await tx.gather(
         _first_page(tx, task_filter, limit, sort), _newest(tx, task_filter), names(tx)
     )
-    return Loaded(page, newest, unknown, found)
+    return FirstPage(page, newest, unknown, found)
 
 
 async def _first_page(tx: Transaction, task_filter: Filter, limit: int, sort: Sort) -> tuple[TaskPage, tuple[str, ...]]:
@@ -120,12 +149,25 @@ async def count_matches(tx: Transaction, task_filter: Filter) -> Count:
     return Count(len(ids), more)
 
 
-async def matching(tx: Transaction, task_filter: Filter) -> MatchesFound:
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """The tasks of a database that match a filter.
+
+    Args:
+        task_filter: the filter, bounded by the newest match.
+        rows: the tasks; None if there are too many to list.
+    """
+
+    task_filter: Filter
+    count: Count
+    rows: Sequence[TaskRow] | None
+
+
+async def _matches(tx: Transaction, task_filter: Filter) -> Matches:
     """Count the tasks that match a filter, and read them unless they are too many."""
     ids, more = await matching_ids(tx, task_filter)
-    count = Count(len(ids), more)
     rows = await task_rows(tx, ids) if len(ids) <= MOST_MARKED and not more else None
-    return MatchesFound(task_filter=bounded(task_filter, ids[0] if ids else None), count=count, rows=rows)
+    return Matches(bounded(task_filter, ids[0] if ids else None), Count(len(ids), more), rows)
 
 
 PAGE = 200
@@ -156,8 +198,9 @@ class TaskPages:
         self._needs_page = False
         self._goal = 0
         self._load_count = 0
-        self._newest: int | None = None
-        self._counts = TtlCache[Count](COUNT_EVERY)
+        self._newest: Mapping[str, int | None] = {}
+        self._reads = ShardReads[Any]()
+        self._counts = TtlCache[Count | None](COUNT_EVERY)
 
     @property
     def request(self) -> object:
@@ -187,7 +230,7 @@ class TaskPages:
         """Request the next page if the cursor is near the end; True if the request is new."""
         loaded = len(self.listing.ids)
         near = position >= loaded - NEXT_PAGE_DISTANCE and loaded < MOST_LOADED
-        if not near or self.listing.next is None or self._needs_page:
+        if not near or not self.listing.next or self._needs_page:
             return False
         self._needs_page = True
         return True
@@ -199,7 +242,7 @@ class TaskPages:
 
     def search(self) -> None:
         """Continue a search that stopped at the scan limit, until it finds another page of tasks or the end."""
-        if self.listing.capped and self.listing.next is not None:
+        if self.listing.capped and self.listing.next:
             self._goal, self._needs_page = len(self.listing.ids) + PAGE, True
 
     def stop_search(self) -> None:
@@ -209,48 +252,113 @@ class TaskPages:
     async def read(self, session: Session, ids: tuple[int, ...]) -> Loaded | More | Refreshed:
         """Load the first page, read the next page, or refresh tasks."""
         if self.needs_load:
-            loaded = await session.read(load, self.filter, PAGE, self.sort)
-            session.add_names(loaded.names)
-            return loaded
-        if self._needs_page and self.listing.next is not None:
-            return More(await self._next_page(session, self.listing.next))
-        snapshot = await session.read(refresh, ids, self.filter, self._newest)
-        return replace(snapshot, matching=await self._matching(session))
+            return await self._first_page(session)
+        if self._needs_page and self.listing.next:
+            return await self._next_page(session, self.listing.next)
+        snapshot = await self._refreshed(session, ids)
+        return replace(snapshot, matching=None if snapshot.silent else await self._matching(session))
 
-    async def _next_page(self, session: Session, cursor: Cursor) -> TaskPage:
+    async def _first_page(self, session: Session) -> Loaded:
+        task_filter, sort = self.filter, self.sort
+
+        async def of_database(each: Session) -> FirstPage:
+            return await each.read(load, task_filter, PAGE, sort)
+
+        parts, silent = split(await self._reads.read(session, of_database, ("load", self.request)))
+        for part in parts.values():
+            session.add_names(part.names)
+        pages = {name: _named(session, name, part.page) for name, part in parts.items()}
+        return Loaded(merged(pages, dict.fromkeys(pages), sort, PAGE), parts, silent)
+
+    async def _next_page(self, session: Session, cursors: ShardCursors) -> More:
         """Read the next page; a search reads several, until it has found enough or its progress is due."""
-        tasks: list[TaskRow] = []
-        begin = time.monotonic()
+        tasks: list[ShardTask] = []
+        task_filter, sort, begin = self.filter, self.sort, time.monotonic()
+
+        async def of_database(each: Session) -> TaskPage | None:
+            if each.name not in cursors:
+                return None
+            return await each.read(read_page, task_filter, cursors[each.name], PAGE, sort)
+
         while True:
-            page = await session.read(read_page, self.filter, cursor, PAGE, self.sort)
+            parts, silent = split(await self._reads.read(session, of_database, ("more", self.request, cursors)))
+            pages = {name: _named(session, name, page) for name, page in parts.items() if page is not None}
+            page = merged(pages, cursors, sort, PAGE)
             tasks += page.tasks
             enough = len(self.listing.ids) + len(tasks) >= self._goal
-            if page.next is None or not page.capped or enough or time.monotonic() - begin > SEARCH_SECONDS:
-                return replace(page, tasks=tasks)
-            cursor = page.next
+            late = time.monotonic() - begin > SEARCH_SECONDS
+            if not page.next or not page.capped or enough or late or silent:
+                return More(replace(page, tasks=tasks), silent)
+            cursors = page.next
+
+    async def _refreshed(self, session: Session, ids: tuple[int, ...]) -> Refreshed:
+        task_filter, newest = self.filter, self._newest
+
+        async def of_database(each: Session) -> Refreshed:
+            own = tuple(int(id) for id in ids if database_of(session, id)[0] is each)
+            return await each.read(refresh, own, task_filter, newest.get(each.name))
+
+        parts, silent = split(await self._reads.read(session, of_database, ("refresh", self.request)))
+        rows = [shard_row(session, name, row) for name, part in parts.items() for row in part.rows]
+        read = {name: {*part.asked} for name, part in parts.items()}
+        asked = tuple(id for id in ids if int(id) in read.get(database_of(session, id)[0].name, ()))
+        at = max((part.at for part in parts.values()), default=self.listing.at or EARLIEST)
+        return Refreshed(asked, rows, sum(part.newer for part in parts.values()), at, silent=silent)
+
+    async def matching(self, session: Session) -> MatchesFound:
+        """Count the tasks that match the filter, and read them unless they are too many."""
+        task_filter = self.filter
+
+        async def of_database(each: Session) -> Matches:
+            return await each.read(_matches, task_filter)
+
+        parts, silent = split(await ShardReads[Matches]().read(session, of_database))
+        count = Count(*total_of(part.count for part in parts.values()))
+        filters = {name: part.task_filter for name, part in parts.items() if part.count.number}
+        if count.number > MOST_MARKED or any(part.rows is None for part in parts.values()):
+            return MatchesFound(filters, count, None, [*silent])
+        rows = [shard_row(session, name, row) for name, part in parts.items() for row in part.rows or ()]
+        return MatchesFound(filters, count, rows, [*silent])
 
     async def sql(self, session: Session) -> str:
-        """Write the SQL that lists the first page."""
-        return await session.read(page_script, self.filter, self.sort, PAGE)
+        """Write the SQL that lists the first page; it is the same in all shards."""
+        return await each_database(session)[0].read(page_script, self.filter, self.sort, PAGE)
 
     async def _matching(self, session: Session) -> Count | None:
         """Count the matching tasks if not all of them are loaded and an index makes counting cheap."""
         cheap = self.listing.indexed and self.sort.by in (SortField.ID, SortField.AGE, SortField.ATTEMPTS)
-        if self.listing.next is None or not cheap:
+        if not self.listing.next or not cheap:
             return None
-        return await self._counts.get(self.request, partial(session.read, count_matches, self.filter), session.distance)
+        return await self._counts.get(self.request, partial(self._counted, session), session.distance)
+
+    async def _counted(self, session: Session) -> Count | None:
+        task_filter = self.filter
+
+        async def of_database(each: Session) -> Count:
+            return await each.read(count_matches, task_filter)
+
+        parts, silent = split(await self._reads.read(session, of_database, ("count", self.request)))
+        return None if silent else Count(*total_of(parts.values()))
 
     def update(self, snapshot: Loaded | More | Refreshed) -> None:
         """Update the list; only a load changes its order."""
         match snapshot:
-            case Loaded(page, newest, unknown, _):
-                self.listing, self.needs_load = self.listing.loaded(page, unknown), False
+            case Loaded(page, parts, silent):
+                listing = self.listing.loaded(page, snapshot.unknown)
+                self.listing = replace(listing, silent=silent, unlisted=frozenset(silent))
                 self.stop_search()
-                self._newest = newest
-            case More(page):
-                self.listing = self.listing.extended(page)
-                unfinished = page.capped and page.next is not None and len(self.listing.ids) < self._goal
+                self._newest = {name: part.newest for name, part in parts.items()}
+                self.needs_load = bool(silent) and not self.listing.ids
+            case More(page, silent):
+                self.listing = replace(self.listing.extended(page), silent=silent)
+                unfinished = page.capped and bool(page.next) and len(self.listing.ids) < self._goal and not silent
                 self._needs_page, self._goal = unfinished, self._goal if unfinished else 0
-            case Refreshed(ids, rows, newer, at, matching):
-                self.listing = replace(self.listing.refreshed(ids, rows, at, newer), matching=matching)
+            case Refreshed(ids, rows, newer, at, matching, silent):
+                listing = self.listing.refreshed(ids, rows, at, newer)
+                self.listing = replace(listing, matching=matching, silent=silent)
                 self.needs_load = bool(newer) and not self.listing.ids
+
+
+def _named(session: Session, name: str, page: TaskPage) -> TaskPage:
+    """A page of a database, whose ids have the shard if the session has several."""
+    return replace(page, tasks=[shard_row(session, name, task) for task in page.tasks])

@@ -3,8 +3,10 @@
 It also opens the dialogs that explain why the selected tasks are not running, and the screen of the cause.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from textual.containers import VerticalGroup
 from textual.widget import Widget
@@ -14,8 +16,10 @@ from runner.filter import saved
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.filter.sort import NEWEST, Sort
+from runner.model.shard import ShardId
 from runner.queries.task_list.row import TaskRow
 from runner.queries.why.remedies import RelatedView
+from tasktui.actions.action import Targets
 from tasktui.commands.syntax import complete_filter
 from tasktui.data.task_list import Listing
 from tasktui.data.task_pages import TaskPages
@@ -24,6 +28,7 @@ from tasktui.render.render import line
 from tasktui.render.rows import Part, Row, ends
 from tasktui.session.opened import QUIET_TEXT, OpenedList
 from tasktui.session.session import Session
+from tasktui.session.shards import ShardsSession, database_of
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.input import CompletionInput
 from tasktui.widgets.table import Table
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
     from tasktui.actions.remedy_key import RemedyKey
     from tasktui.shell.live import LiveScreen
 
+
+T = TypeVar("T")
 
 FEW = 3
 """Tasks that a sentence names."""
@@ -57,6 +64,17 @@ class Selection:
         """Return the filter whose tasks are all marked; None if the marks are on single tasks."""
         everything = self._pages.listing.all
         return everything.task_filter if everything is not None else None
+
+    def by_shard(self) -> Mapping[str, Targets]:
+        """The selection in each shard, by its name; the tasks have the ids of their shard."""
+        everything = self._pages.listing.all
+        if everything is not None:
+            return {name: Targets(task_filter=partial(_same, each)) for name, each in everything.filters.items()}
+        by_shard: dict[str, list[TaskRow]] = {}
+        for task in self.tasks():
+            if isinstance(task.id, ShardId):
+                by_shard.setdefault(task.id.shard, []).append(replace(task, id=int(task.id)))
+        return {name: Targets(tasks=partial(_same, tasks), remarks=self.remarks) for name, tasks in by_shard.items()}
 
     def remarks(self) -> tuple[str, ...]:
         """Name the marked tasks that the list does not show."""
@@ -90,9 +108,13 @@ class Selection:
         """Mark all tasks that match a filter, loaded or not, and no others: marks outside of the list are cleared."""
         listing = self._pages.listing.cleared()
         if matches.rows is None:
-            self._pages.listing = listing.with_all(matches.task_filter, matches.count)
+            self._pages.listing = listing.with_all(matches.filters, matches.count)
         else:
             self._pages.listing = listing.marked(matches.rows)
+
+
+def _same(value: T) -> T:
+    return value
 
 
 HINT = "queue:mail state:dead error~Timeout since:1h"
@@ -235,9 +257,17 @@ def why_marked(screen: "LiveScreen", selection: Selection, cursor: int | None) -
     Args:
         cursor: the id of the task under the cursor; None if there is none.
     """
+    session, parts = screen.session, selection.by_shard()
+    if len(parts) > 1:
+        text = f"The marked tasks are in {', '.join(parts)}: mark tasks of one shard to see why they are not running"
+        screen.post_message(Notice(text, bad=True))
+        return
     marks = selection.tasks()
-    several = Filter((Term("id", Operator.IN, tuple(task.id for task in marks)),)) if len(marks) > 1 else None
-    open_why(screen, selection.task_filter() or several or cursor)
+    several = Filter((Term("id", Operator.IN, tuple(int(task.id) for task in marks)),)) if len(marks) > 1 else None
+    if isinstance(session, ShardsSession):
+        session = next((session.shard(name) for name in parts), session)
+    one = None if cursor is None else database_of(session, cursor)[1]
+    open_why(screen, selection.task_filter() or several or one, session)
 
 
 def why_queue(screen: "LiveScreen", queue: str | None) -> None:
@@ -245,26 +275,30 @@ def why_queue(screen: "LiveScreen", queue: str | None) -> None:
     open_why(screen, None if queue is None else Filter((Term("queue", Operator.EQ, queue),)))
 
 
-def open_why(screen: "LiveScreen", tasks: int | Filter | None) -> None:
+def open_why(screen: "LiveScreen", tasks: int | Filter | None, session: Session | None = None) -> None:
     """Explain why a task, or many tasks, are not running.
 
     Args:
         tasks: the id of a task, or the filter of many; None if nothing is selected.
+        session: the session with their database; None for that of the screen.
     """
     if tasks is None:
         text = "No task under the cursor: select one to see why it is not running"
         screen.post_message(Notice(text, bad=True))
         return
+    session = session or screen.session
 
     def open_cause(choice: "RelatedView | RemedyKey | None") -> None:
         if isinstance(choice, RelatedView):
+            screen.console.databases.bring(session)
             _open_cause(screen, choice)
         elif choice is not None:
-            screen.actions.start_for(choice.action, choice.targets)
+            parts = {session.name: choice.targets}
+            screen.actions.start_for(choice.action, replace(choice.targets, by_shard=lambda: parts))
 
     from tasktui.dialogs.why import WhyManyScreen, WhyScreen
 
-    dialog = WhyManyScreen(screen.session, tasks) if isinstance(tasks, Filter) else WhyScreen(screen.session, tasks)
+    dialog = WhyManyScreen(session, tasks) if isinstance(tasks, Filter) else WhyScreen(session, tasks)
     screen.app.push_screen(dialog, open_cause)
 
 

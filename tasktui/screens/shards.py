@@ -10,6 +10,7 @@ from textual.widget import Widget
 
 from runner.queries.counting import Count
 from runner.queries.counts import QueueCounts
+from runner.queries.overview import Overview
 from runner.queries.queue_totals import QueueTotals, queue_totals
 from runner.text import formatting
 from runner.text.sanitize import count_noun
@@ -20,7 +21,7 @@ from tasktui.render.plot import compact
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule
 from tasktui.screens.as_of import note_rows
-from tasktui.screens.shard_tasks import ShardTasksScreen
+from tasktui.screens.tasks import TasksScreen
 from tasktui.session.databases import FIRST
 from tasktui.session.session import Session
 from tasktui.session.shard_reads import ShardReads
@@ -29,7 +30,6 @@ from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import HELD, Table
 
 if TYPE_CHECKING:
-    from runner.queries.overview import Overview
     from tasktui.session.shards import ShardsSession
 
 TOTAL, UNKNOWN, UNSURE = "total", "unknown", "?"
@@ -105,7 +105,8 @@ class ShardsScreen(LiveScreen):
     def __init__(self) -> None:
         super().__init__()
         self._figure = 0
-        self._reads: ShardReads[Overview] | None = None
+        self._reads = ShardReads[Overview]()
+        self._readers: dict[str, OverviewReader] = {}
         self._complete = False
 
     @property
@@ -122,12 +123,11 @@ class ShardsScreen(LiveScreen):
 
     async def read(self) -> object:
         """Read the overview of each shard."""
-        if self._reads is None:
-            readers = {shard.name: OverviewReader() for shard in self.shards}
-            self._reads = ShardReads(self.shards, lambda shard: readers[shard.name].read(shard))
-        answers = await self._reads.read()
-        cast("ShardsSession", self.session).silent = self._reads.silent
-        return ShardOverviews(answers)
+        return ShardOverviews(
+            await self._reads.read(
+                self.session, lambda shard: self._readers.setdefault(shard.name, OverviewReader()).read(shard)
+            )
+        )
 
     def show(self, snapshot: Any) -> None:
         """Show the shards and the queues."""
@@ -307,5 +307,5 @@ class OneShardScreen(LiveScreen):
 
 def shards_screen(name: str) -> LiveScreen:
     """The screen that shows all shards of a profile, by the name of the screen of one database."""
-    screens: dict[str, type[LiveScreen]] = {"overview": ShardsScreen, "tasks": ShardTasksScreen}
+    screens: dict[str, type[LiveScreen]] = {"overview": ShardsScreen, "tasks": TasksScreen}
     return screens.get(name, OneShardScreen)()

@@ -27,14 +27,15 @@ from tasktui.data.task_list import (
     list_line,
     longest_key,
 )
-from tasktui.data.task_pages import MOST_NEWER, Loaded, TaskPages, matching
-from tasktui.messages import MatchesFound, Notice
+from tasktui.data.task_pages import MOST_NEWER, Loaded, TaskPages
+from tasktui.messages import MatchesFound, Notice, Tone
 from tasktui.render.plot import gauge
 from tasktui.render.render import line
 from tasktui.render.rows import BLANK, Part, Row, fit, rule
 from tasktui.screens.selection import FilterBar, Selection, toggled, why_marked
 from tasktui.screens.task import PreviewPane, texts_of_task
 from tasktui.session.databases import LIST
+from tasktui.session.shards import database_of
 from tasktui.shell.actions import TASK_TARGETS, action_bindings
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
@@ -51,7 +52,8 @@ class TasksScreen(LiveScreen):
         "Newest first; o changes the order. The list hides succeeded tasks at first: s shows them. The order stays "
         "fixed while you work: rows update in place, finished tasks are struck through, and r reloads the list. R, T, "
         "D and E change the task under the cursor, or the marked ones; * marks all that match. A, N and E submit or "
-        "save a payload that the stored signature refuses, with a reason in the form."
+        "save a payload that the stored signature refuses, with a reason in the form. Over all shards of a profile, an "
+        "id has its shard; a key acts there, and on marks in several shards in each of them."
     )
     OPENS = "open"
     AUTO_FOCUS = "#tasks"
@@ -79,7 +81,8 @@ class TasksScreen(LiveScreen):
                 tasks=self.selection.tasks,
                 task_filter=self.selection.task_filter,
                 remarks=self.selection.remarks,
-                copyable=lambda: texts_of_task(self.session, self.table.cursor),
+                copyable=lambda: texts_of_task(*database_of(self.session, self.table.cursor)),
+                by_shard=self.selection.by_shard,
             )
         )
         self.sql = lambda: self.pages.sql(self.session)
@@ -126,7 +129,9 @@ class TasksScreen(LiveScreen):
         cursor = self.table.cursor
         if cursor is not None and self.preview.fits(self.size):
             listed = self.pages.listing.tasks.get(cursor)
-            await self.preview.read(self.session, cursor, (listed.version, listed.shown) if listed else None)
+            session, id = database_of(self.session, cursor)
+            if session.name not in self.pages.listing.silent:
+                await self.preview.read(session, id, (listed.version, listed.shown) if listed else None)
         return snapshot
 
     def show(self, snapshot: Any) -> None:
@@ -178,10 +183,9 @@ class TasksScreen(LiveScreen):
 
     def action_mark(self, tasks: str) -> None:
         """Mark tasks: the `one` under the cursor, a `range` to the cursor, `all` that match the filter, or `none`."""
-        task_filter = self.pages.filter
 
         async def read_all() -> None:
-            self.post_message(await self.session.read(matching, task_filter))
+            self.post_message(await self.pages.matching(self.session))
 
         match tasks:
             case "one":
@@ -198,14 +202,19 @@ class TasksScreen(LiveScreen):
     def _mark_matches(self, message: MatchesFound) -> None:
         self.selection.add(message)
         self.draw()
-        self.post_message(Notice(f"Marked {message.count.of('task')}"))
+        without = f"; no answer of {', '.join(message.silent)}" if message.silent else ""
+        tone = Tone.PARTIAL if message.silent else Tone.DONE
+        self.post_message(Notice(f"Marked {message.count.of('task')}{without}", tone=tone))
 
     @on(Table.Selected)
     @on(Table.HeadClicked)
     def _choose(self, event: Table.Selected | Table.HeadClicked) -> None:
         """Open a task, or sort by the head of a column."""
         if isinstance(event, Table.Selected):
-            self.console.open_task(event.key, self.table.keys)
+            session, id = database_of(self.session, event.key)
+            own = [each for key in self.table.keys for of, each in (database_of(self.session, key),) if of is session]
+            self.console.databases.bring(session)
+            self.console.open_task(id, own)
         elif (sort := sort_by_head(event.title, self.opened.sort, self.pages.listing)) is not None:
             self.opened.sort = sort
             self.on_screen_resume()
@@ -224,7 +233,8 @@ class TasksScreen(LiveScreen):
         width = self.size.width
         listed = [listing.tasks[id] for id in listing.ids] if width >= NORMAL else []
         keys = longest_key(listed) if width >= NORMAL else None
-        columns = columns_for(self.pages.sort, self.pages.filter, empty_column(listed), keys)
+        ids = max((len(str(id)) for id in listing.ids), default=0)
+        columns = columns_for(self.pages.sort, self.pages.filter, empty_column(listed), keys, ids)
         self.table.columns = tuple(columns.values())
         render = partial(list_line, listing, positions=tuple(columns))
         self.table.show(listing.ids, render, listing.marks)
@@ -232,7 +242,7 @@ class TasksScreen(LiveScreen):
         self.query_one("#states", Canvas).draw([states(listing, width), BLANK] if width >= NORMAL else [])
         room = self.table.size.width or width
         below = [*newer(listing, room), *unknown_names(listing, room), *only_succeeded(listing, self.pages.filter)]
-        below += searched(listing, room, searching=self.pages.searching)
+        below += [*silent_shards(listing, room), *searched(listing, room, searching=self.pages.searching)]
         self.query_one("#newer", Canvas).draw(below)
         self.preview.draw(self.table.cursor, self.session, self.size)
 
@@ -273,7 +283,7 @@ def states(listing: Listing, width: int) -> Row:
         row.append((f" {shown}", "muted"))
         if shown is Shown.DEAD and 0 < new < number:
             row.append((f", {new:,} new", "dead"))
-    if listing.next is not None:
+    if listing.next:
         row.append((f"   of the first {total:,}", "faint"))
     return fit(row, width)
 
@@ -294,9 +304,21 @@ def unknown_names(listing: Listing, width: int) -> list[Row]:
     return [fit([("  ! ", "bold retrying"), (line(clause), "text")], width) for clause in listing.unknown]
 
 
+def silent_shards(listing: Listing, width: int) -> list[Row]:
+    """A line below the list for each shard whose tasks are not known now, or not in the list since it was loaded."""
+    texts = [f"{name} is unknown: {error}" for name, error in listing.silent.items()]
+    rows: list[Row] = [fit([("  ◌ ", "bold lost"), (line(text, 300), "text")], width) for text in texts]
+    back = [name for name in listing.unlisted if name not in listing.silent]
+    if back:
+        names = line(", ".join(back))
+        text: list[Part] = [(f"{names} answers again, ", "text"), ("r", "bold accent"), (" lists its tasks", "muted")]
+        rows.append(rule(text, width))
+    return rows
+
+
 def only_succeeded(listing: Listing, task_filter: Filter) -> list[Row]:
     """A line below an empty list that hides succeeded tasks, with the key that shows them."""
-    if listing.ids or listing.at is None or task_filter != Filter((QUIET,)):
+    if listing.ids or listing.silent or listing.at is None or task_filter != Filter((QUIET,)):
         return []
     return [
         [("  No task is unfinished, dead or cancelled; ", "text"), ("s", "bold accent"), (" shows the rest", "text")]
@@ -305,9 +327,10 @@ def only_succeeded(listing: Listing, task_filter: Filter) -> list[Row]:
 
 def searched(listing: Listing, width: int, *, searching: bool) -> list[Row]:
     """A line below the list while a search has not seen all tasks: the last task it has seen, and the key to go on."""
-    if not listing.capped or listing.next is None:
+    if not listing.capped or not listing.next:
         return []
-    position = f"to task {listing.next.id}"
+    ends = [str(cursor.id) for cursor in listing.next.values() if cursor is not None]
+    position = f"to task {', '.join(ends)}"
     if searching:
         return [rule([(f"Searching, {position} so far, ", "text"), ("esc", "bold accent"), (" stops", "muted")], width)]
     verb = "Searched" if listing.ids else "No match"

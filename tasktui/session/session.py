@@ -36,6 +36,9 @@ class Job:
         done: number of tasks changed so far.
         stopping: no further chunk starts.
         note: the present stage, or the reason why it ended early; sanitized.
+        before: number of tasks changed before the present shard.
+        parts: the result in each shard; sanitized.
+        undo: how to undo it.
     """
 
     what: str
@@ -44,10 +47,13 @@ class Job:
     done: int = 0
     stopping: bool = False
     note: str = ""
+    before: int = 0
+    parts: list[str] = field(default_factory=list)
+    undo: str = "8 Z undoes"
 
     def update(self, result: Result) -> None:
         """Update the progress."""
-        self.done = len(result.changed)
+        self.done = self.before + len(result.changed)
 
     def stop(self) -> None:
         """Stop after the current chunk."""

@@ -1,17 +1,17 @@
-"""ShardsSession: the session over all shards of a profile, which reads each of them and changes nothing."""
+"""ShardsSession: the session over all shards of a profile, which reads and changes each of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
 from typing import NoReturn, Self, TypeVar
 
 from runner.db.transaction import Transaction
 from runner.errors import InvalidInput, RunnerError
+from runner.model.shard import ShardId
+from runner.queries.task_list.row import TaskRow
 from runner.settings import Settings
 from tasktui.session.session import Session
-from tasktui.session.write_lock import ReadOnlyReason, WriteLock
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class OneShardNeeded(InvalidInput):
 class ShardsSession(Session):
     """One operator's session with all shards of a profile.
 
-    Its screens read each shard through its own session. Nothing reads or changes a database through this one.
+    Its screens and actions use the session of each shard. Nothing reads or changes a database through this one.
 
     Args:
         shards: the sessions of the shards, in the order of the profile.
@@ -43,18 +43,33 @@ class ShardsSession(Session):
             shards: their sessions.
         """
         first = shards[0]
-        why = f"it shows all shards of {settings.called}; choose one: {_commands(shards)}"
-        lock = WriteLock(-inf, ReadOnlyReason("", why))
-        return cls(first.database, settings, lock, first.zone, views=first.views, shards=tuple(shards))
+        return cls(first.database, settings, zone=first.zone, views=first.views, shards=tuple(shards))
+
+    def shard(self, name: str) -> Session:
+        """The session of a shard."""
+        return next(shard for shard in self.shards if shard.name == name)
 
     @property
     def heading(self) -> str:
         """The profile with the number of its shards."""
         return f"{self.name}, {len(self.shards)} shards"
 
-    def lock_label(self, _now: float) -> str:
-        """No label: each shard has a lock of its own."""
-        return ""
+    @property
+    def writable(self) -> bool:
+        """True if changes of a shard are allowed now."""
+        return any(shard.writable for shard in self.shards)
+
+    @property
+    def why_locked(self) -> str:
+        """The reason why changes of all shards are forbidden."""
+        return self.shards[0].why_locked
+
+    def lock_label(self, now: float) -> str:
+        """The label of all shards, or those of the shards that have one."""
+        labels = {shard.name: shard.lock_label(now) for shard in self.shards}
+        if len(set(labels.values())) == 1:
+            return labels[self.shards[0].name]
+        return ", ".join(f"{name} {label}" for name, label in labels.items() if label)
 
     @property
     def is_lost(self) -> bool:
@@ -77,7 +92,7 @@ class ShardsSession(Session):
         Raises:
             OneShardNeeded: always.
         """
-        self._refuse()
+        _refuse(self)
 
     async def open(self) -> None:
         """Do nothing: each shard is opened by its own session."""
@@ -90,19 +105,17 @@ class ShardsSession(Session):
         self.ping = max(pings, key=lambda ping: ping.took, default=self.ping)
 
     async def _answer(self, _verb: Callable[[Transaction], Awaitable[T]], _seconds: float) -> T:
-        self._refuse()
+        _refuse(self)
 
-    def _refuse(self) -> NoReturn:
-        raise OneShardNeeded(profile=self.name, commands=_commands(self.shards))
+
+def _refuse(session: ShardsSession) -> NoReturn:
+    commands = ", ".join(f":db {shard.name}" for shard in session.shards)
+    raise OneShardNeeded(profile=session.name, commands=commands)
 
 
 async def _measured(shard: Session) -> None:
     with suppress(RunnerError):  # The next read of the shard reports an error that persists.
         await shard.measure()
-
-
-def _commands(shards: Sequence[Session]) -> str:
-    return ", ".join(f":db {shard.name}" for shard in shards)
 
 
 def with_all_shards(sessions: Sequence[Session], profiles: Sequence[Settings]) -> list[Session]:
@@ -123,3 +136,18 @@ def with_all_shards(sessions: Sequence[Session], profiles: Sequence[Settings]) -
 def each_database(session: Session) -> Sequence[Session]:
     """The sessions of the databases that a session reads: those of its shards, or itself."""
     return session.shards if isinstance(session, ShardsSession) else (session,)
+
+
+IdT = TypeVar("IdT", int, int | None)
+
+
+def database_of(session: Session, id: IdT) -> tuple[Session, IdT]:
+    """The session with the database of a task, and the id of the task there."""
+    if isinstance(session, ShardsSession) and isinstance(id, ShardId):
+        return session.shard(id.shard), int(id)
+    return session, id
+
+
+def shard_row(session: Session, name: str, task: TaskRow) -> TaskRow:
+    """A task of a database with an id that has the shard, if the session has several."""
+    return replace(task, id=ShardId(name, task.id)) if isinstance(session, ShardsSession) else task

@@ -19,7 +19,8 @@ from tasktui.actions.action import Action, ActionTarget, Confirmation, Targets
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import command_line
 from tasktui.messages import Notice, Tone
-from tasktui.session.session import Job
+from tasktui.session.session import Job, Session
+from tasktui.session.shards import ShardsSession, each_database
 from tasktui.session.write_lock import ReadOnly
 from tasktui.terminal import clipboard
 from tasktui.terminal.keyboard import key_buffer
@@ -60,9 +61,10 @@ def job_notice(work: Job, result: Result) -> Notice:
     from tasktui.actions.question import result_notice
 
     label = f"{work.what} (stopped)" if work.stopping else work.what
-    notice = result_notice(label, result, offer_undo=not work.note)  # the note of a canary names the undo
+    # the note of a canary names the undo
+    notice = result_notice(label, result, "" if work.note and not work.parts else work.undo)
     tone = Tone.PARTIAL if work.stopping or work.note else notice.tone
-    return Notice(f"{work.note}\n{notice.text}" if work.note else notice.text, tone=tone)
+    return Notice("\n".join([*filter(None, [work.note]), *work.parts, notice.text]), tone=tone)
 
 
 class Actions:
@@ -91,18 +93,28 @@ class Actions:
         Args:
             targets: its targets; None for the selection of the screen.
         """
-        from tasktui.actions.dialogs import DIALOGS
+        from tasktui.actions.dialogs import DIALOGS, in_shards
 
         action, targets = ACTIONS[name], targets or self.targets
-        dialog = DIALOGS[name](action, self._screen.session, targets)
+        session, parts = self._screen.session, targets.by_shard()
+        dialog: Dialog | Coroutine[Any, Any, Dialog] | None = None
+        if isinstance(session, ShardsSession) and len(parts) > 1:
+            dialog = in_shards(action, session, parts)
+        else:
+            if isinstance(session, ShardsSession) and parts:
+                ((shard, targets),) = parts.items()
+                session = session.shard(shard)
+                if not self._may_write(session):
+                    return
+            dialog = DIALOGS[name](action, session, targets)
         if dialog is None:
-            marked = len(targets.tasks())
+            marked = len(self.targets.tasks())
             hint = f"{marked:,} are marked, \\ clears the marks" if marked > 1 else "select one"
             dialog = Notice(f"{action.label} applies to one {action.target.word}: {hint}", bad=True)
         if isinstance(dialog, Coroutine):
-            self._prepare(action, dialog)
+            self._prepare(action, dialog, session)
         else:
-            self._open(dialog)
+            self._open(dialog, session)
 
     def offer_texts(self) -> None:
         """Offer the texts under the cursor, each with the key that copies it."""
@@ -189,12 +201,16 @@ class Actions:
             action = ACTIONS["submit"]
             self._prepare(action, new_task.ask_to_submit(action, self._screen.session, handler))
 
-    def _may_write(self) -> bool:
-        """True if changes are allowed; otherwise show why not."""
-        writable = self._screen.session.writable
-        if not writable:
-            key_buffer(self._screen.app).ahead.refuse(str(ReadOnly(why=self._screen.session.why_locked)))
-        return writable
+    def _may_write(self, session: Session | None = None) -> bool:
+        """True if changes are allowed; otherwise show why not.
+
+        Args:
+            session: the session with a shard; None for that of the screen.
+        """
+        session = session or self._screen.session
+        if not session.writable:
+            key_buffer(self._screen.app).ahead.refuse(str(ReadOnly(why=session.why_locked)))
+        return session.writable
 
     def run(self, work: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine in a worker and show its error as a notice."""
@@ -207,8 +223,8 @@ class Actions:
 
         self._screen.run_worker(guarded(), group="act")
 
-    def _prepare(self, action: Action, reading: "Coroutine[Any, Any, Dialog]") -> None:
-        self.prepare(action.label, reading, self._open)
+    def _prepare(self, action: Action, reading: "Coroutine[Any, Any, Dialog]", session: Session | None = None) -> None:
+        self.prepare(action.label, reading, partial(self._open, session=session or self._screen.session))
 
     def prepare(self, label: str, reading: Coroutine[Any, Any, T], open_dialog: Callable[[T], None]) -> None:
         """Read the data of a dialog and open it. The keys typed until then wait for the dialog; escape cancels it."""
@@ -228,7 +244,8 @@ class Actions:
 
         self.run(read_and_open())
 
-    def _open(self, dialog: "Dialog") -> None:
+    def _open(self, dialog: "Dialog", session: Session) -> None:
+        """Open a dialog about the database of a session."""
         if self._screen not in self._screen.app.screen_stack:  # A click has opened another screen since.
             self._screen.post_message(Notice("Nothing was changed: the screen is not in front any more", bad=True))
             return
@@ -240,31 +257,31 @@ class Actions:
             case Notice():
                 self._screen.post_message(dialog)
             case Question():
-                self._confirm(dialog)
+                self._confirm(dialog, session)
             case Form():
                 from tasktui.dialogs.form import FormScreen
 
-                self._screen.app.push_screen(FormScreen(dialog), self._continue)
+                self._screen.app.push_screen(FormScreen(dialog), partial(self._continue, session))
             case detail:
-                self._edit(detail)
+                self._edit(detail, session)
 
-    def _continue(self, dialog: "Dialog | None") -> None:
+    def _continue(self, session: Session, dialog: "Dialog | None") -> None:
         """Open the dialog that follows a form."""
         if dialog is not None:
-            self._open(dialog)
+            self._open(dialog, session)
 
-    def _confirm(self, question: "Question") -> None:
+    def _confirm(self, question: "Question", session: Session) -> None:
         from runner.operations.targets import required_confirmation
         from tasktui.dialogs.ask import ConfirmScreen
 
-        session, production = self._screen.session, self._screen.session.settings.production
+        production = session.settings.production
         required = required_confirmation(question.count, production=production, name=session.name)
 
         def on_close(answer: "Confirmation | Question | None") -> None:
             if isinstance(answer, Confirmation):
-                self._apply(question, answer)
+                self._apply(question, answer, session)
             elif answer is not None:
-                self._confirm(answer)
+                self._confirm(answer, session)
 
         def command(confirmation: Confirmation) -> str | None:
             return command_line(question.words(confirmation), session.settings)
@@ -272,31 +289,35 @@ class Actions:
         now = session.now().astimezone(session.zone)
         self._screen.app.push_screen(ConfirmScreen(question, required, command, now, production=production), on_close)
 
-    def _edit(self, detail: "TaskDetail") -> None:
+    def _edit(self, detail: "TaskDetail", session: Session) -> None:
         from tasktui.actions.question import result_notice
         from tasktui.dialogs.form import EditScreen
 
         def on_close(result: Result | None) -> None:
             if result is not None:
-                self._report(result_notice("Edit", result))
+                self._report(result_notice("Edit", result), session)
 
-        self._screen.app.push_screen(EditScreen(detail, self._screen.session), on_close)
+        self._screen.app.push_screen(EditScreen(detail, session), on_close)
 
-    def _apply(self, question: "Question", confirmation: Confirmation) -> None:
+    def _apply(self, question: "Question", confirmation: Confirmation, session: Session) -> None:
         from tasktui.actions.question import BulkChange
 
         change = question.change(confirmation)
         if isinstance(change, BulkChange):
-            self._start_job(change)
+            self._start_job(change, session)
             return
 
         async def apply() -> None:
-            self._report(await change)
+            self._report(await change, session)
 
         self.run(apply())
 
-    def _start_job(self, change: "BulkChange") -> None:
-        """Run a bulk change in a worker, one at a time. The heading shows its progress, and it can be stopped."""
+    def _start_job(self, change: "BulkChange", changed: Session) -> None:
+        """Run a bulk change in a worker, one at a time. The heading shows its progress, and it can be stopped.
+
+        Args:
+            changed: the session with the database that it changes.
+        """
         screen, session = self._screen, self._screen.session
         if session.work is not None:
             text = f"{session.work.what} is still in progress; wait, or stop it with ctrl+x"
@@ -308,18 +329,20 @@ class Actions:
             try:
                 result = await change.apply(work)
             except RunnerError as error:
-                self._report(Notice(f"{work.what} failed after {work.done:,} changes. {error}", bad=True))
+                self._report(Notice(f"{work.what} failed after {work.done:,} changes. {error}", bad=True), changed)
             else:
-                self._report(job_notice(work, result))
+                self._report(job_notice(work, result), changed)
             finally:
                 session.work = None
                 screen.feed.hurry()
 
         self.run(run())
 
-    def _report(self, notice: Notice) -> None:
+    def _report(self, notice: Notice, session: Session) -> None:
         """Show the result of a change. On other screens than the audit, it may offer to undo it there."""
         if self.targets.change() is None:
-            self._screen.console.databases.opened_of(self._screen.session).audit.has_new_change = True
+            for each in each_database(session):
+                self._screen.console.databases.opened_of(each).audit.has_new_change = True
+        notice.database = session.name
         self._screen.post_message(notice)
         self._screen.feed.hurry()

@@ -172,7 +172,7 @@ class LiveScreen(FramedScreen):
     @on(Notice)
     def _name_database(self, message: Notice) -> None:
         """Note the origin of a notice, which the application shows with any database in front."""
-        message.database = self.session.name
+        message.database = message.database or self.session.name
 
     def parts(self) -> Iterable[Widget]:
         """Return the widgets between heading and footer."""

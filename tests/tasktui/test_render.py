@@ -19,6 +19,7 @@ from runner.queries.task.attempts import Attempt, LogRow
 from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
+from runner.queries.task_list.shard_page import ShardPage, merged
 from runner.text import formatting
 from tasktui.data.failures import FailureGroups
 from tasktui.data.runners import Workforce, busy_per_minute
@@ -55,8 +56,9 @@ AT = datetime(2026, 11, 20, 13, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 
 
-def page(*tasks: TaskRow, after: int | None = None) -> TaskPage:
-    return TaskPage(list(tasks), None if after is None else Cursor(after), False, True, AT)
+def page(*tasks: TaskRow, after: int | None = None) -> ShardPage:
+    own = TaskPage(list(tasks), None if after is None else Cursor(after), False, True, AT)
+    return merged({"main": own}, {"main": None}, NEWEST, 100)
 
 
 def test_columns_share_the_room_that_is_left() -> None:
@@ -420,7 +422,7 @@ def test_a_further_page_adds_only_what_is_not_there() -> None:
     listing = Listing().loaded(page(row(3), row(2), after=2)).extended(page(row(2, version=9), row(1)))
     assert listing.ids == (3, 2, 1)
     assert listing.tasks[2].version == 0
-    assert listing.next is None
+    assert not listing.next
 
 
 def test_marks_outlive_a_load_and_are_counted_when_hidden() -> None:
@@ -435,7 +437,7 @@ def test_what_matches_is_counted_beside_what_is_loaded() -> None:
     assert replace(listing, capped=True).count_text == "2 found so far"
     assert replace(listing, matching=Count(10_000, more=True)).count_text == "10,000+ tasks, 2 loaded"
     assert replace(listing, matching=Count(1)).count_text == "2+ tasks"
-    assert replace(listing, next=None).count_text == "2 tasks"
+    assert replace(listing, next={}).count_text == "2 tasks"
 
 
 def test_no_cursor_chooses_nothing() -> None:

@@ -14,16 +14,17 @@ import pytest
 from runner.db.database import Database
 from runner.errors import DatabaseUnavailable
 from runner.model.task import State
+from runner.queries.audit import audit
 from runner.settings import Settings
 from runner.settings.shards import shard_settings
 from runner.urls import parse_url
 from tasktui.app import Console
-from tasktui.screens import shard_tasks
+from tasktui.data import task_pages
 from tasktui.session import shard_reads
 from tasktui.session.databases import reached
 from tasktui.session.session import Session
 from tasktui.session.shard_reads import ShardAnswer, ShardReads
-from tasktui.session.shards import with_all_shards
+from tasktui.session.shards import ShardsSession, with_all_shards
 from tasktui.shell import live
 from tasktui.startup.arguments import Arguments
 from tasktui.startup.startup import opened, prepared
@@ -138,7 +139,7 @@ async def test_the_list_has_the_tasks_of_all_shards_and_opens_one_in_its_shard(p
     async with filled(profile) as databases, console_of(profile) as operator:
         await operator.sees(" total ")
         await operator.press("tab", "enter")
-        await operator.sees("TASKS queue:mail", "5 tasks")
+        await operator.sees("queue:mail", "5 tasks")
         assert sorted(listed(operator)) == ["eu:1", "eu:2", "eu:3", "us:1", "us:90"]
         await operator.command("tasks queue:mail state:waiting")
         await operator.sees("4 tasks")
@@ -149,9 +150,9 @@ async def test_the_list_has_the_tasks_of_all_shards_and_opens_one_in_its_shard(p
         await operator.until(lambda: operator.console.session.name == "us" and operator.screen.title == "Task")
         await operator.sees("mail")
         await operator.command("db orders")
-        await operator.sees("TASKS")
+        await operator.sees("4 tasks")
         await operator.press("s")
-        await operator.sees("-state:succeeded queue:mail")
+        await operator.sees("not succeeded", "queue:mail")
         for database in databases.values():
             await database.dispose()
 
@@ -164,31 +165,99 @@ async def test_a_list_without_a_shard_is_partial(profile: Sharded) -> None:
         await operator.sees("6 tasks")
         await databases["us"].dispose()
         file.rename(file.with_suffix(".away"))
-        await operator.sees("at least 3 tasks, partial", "us is unknown: ")
-        assert sorted(listed(operator)) == ["eu:1", "eu:2", "eu:3"]
-        await operator.command("tasks state:nonsense")
-        await operator.sees("nonsense")
+        await operator.sees("6+ tasks", "us is unknown: ")
+        await operator.press("r")
+        await operator.until(lambda: sorted(listed(operator)) == ["eu:1", "eu:2", "eu:3"])
+        await operator.sees("3+ tasks", "us is unknown: ")
+        file.with_suffix(".away").rename(file)
+        await operator.sees("us answers again, r lists its tasks")
+        await operator.press("r")
+        await operator.sees("6 tasks")
 
 
 async def test_a_long_list_reads_more_near_its_end(profile: Sharded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_tasks, "PAGE", 3)
-    monkeypatch.setattr(shard_tasks, "NEAR", 1)
+    monkeypatch.setattr(task_pages, "PAGE", 3)
+    monkeypatch.setattr(task_pages, "NEXT_PAGE_DISTANCE", 1)
     async with filled(profile), console_of(profile) as operator:
         await operator.sees(" total ")
         await operator.press("2")
-        await operator.sees("6 tasks")  # Each of both pages has all of its shard.
         await operator.until(lambda: len(listed(operator)) == 3)
         await operator.press("end")
         await operator.until(lambda: len(listed(operator)) == 6)
 
 
-@pytest.mark.parametrize("command", ["pause mail", "write 10m test", "at 20m ago", "submit h"])
+@EACH_PAIR
+async def test_a_key_acts_in_the_shard_of_the_row_and_on_marks_in_each_shard(profile: Sharded) -> None:
+    async with filled(profile) as databases, console_of(profile) as operator:
+        await operator.sees(" total ")
+        await operator.command("tasks queue:slow")
+        await operator.until(lambda: listed(operator) == ["us:2"])
+        await operator.press("T")
+        await operator.sees("1 task will change, in us.")
+        await operator.press("y", "enter")
+        await operator.sees_notice("us: Terminate: 1 changed")
+        await operator.command("tasks queue:mail state:waiting")
+        await operator.sees("4 tasks")
+        await operator.press("space", "space", "space", "space")
+        await operator.sees("4 marked")
+        await operator.press("T")
+        await operator.sees("4 tasks will change, in eu 3, us 1.")
+        await operator.press("y", "enter")
+        await operator.sees_notice("us: 1 changed")
+        group = re.search(r"undo --group (\w+) --profile orders", operator.console.notices[-1])
+        assert group is not None
+        for name, number in (("eu", 3), ("us", 1)):
+            entries = await databases[name].read(audit, change_group=group[1])
+            assert len(entries) == number
+
+
+async def test_all_matches_of_all_shards_are_changed_and_a_silent_shard_is_named(
+    profile: Sharded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_pages, "MOST_MARKED", 2)
+    file = Path(profile.urls["us"].removeprefix("sqlite:///"))
+    async with filled(profile) as databases, console_of(profile) as operator:
+        await operator.sees(" total ")
+        await operator.command("tasks state:waiting")
+        await operator.sees("5 tasks")
+        await operator.press("asterisk")
+        await operator.sees("all 5 marked")
+        await operator.press("D")
+        await operator.sees("5 tasks will change, in eu 3, us 2.")
+        await operator.press("escape")
+        await databases["us"].dispose()
+        file.rename(file.with_suffix(".away"))
+        await operator.press("D")
+        await operator.sees("3 tasks will change, in eu 3.", "Nothing is changed in us: ")
+        await operator.press("tab", "tab", "tab", "y", "enter")
+        await operator.sees_notice("Delay: 3 changed")
+        file.with_suffix(".away").rename(file)
+
+
+async def test_a_locked_shard_is_not_changed_and_write_opens_all(profile: Sharded) -> None:
+    async with filled(profile), console_of(profile) as operator:
+        await operator.sees(" total ")
+        session = operator.console.session
+        assert isinstance(session, ShardsSession)
+        await operator.command("lock")
+        assert not session.writable
+        await operator.command("write 10m mend it")
+        session.shard("us").lock.close()
+        await operator.command("tasks queue:mail state:waiting")
+        await operator.sees("4 tasks", "us READ-ONLY")
+        await operator.press("space", "space", "space", "space", "T")
+        await operator.sees("3 tasks will change, in eu 3.", "Nothing is changed in us: ")
+        await operator.press("escape")
+        await operator.command("write 10m mend it")
+        assert session.shard("us").writable
+
+
+@pytest.mark.parametrize("command", ["pause mail", "at 20m ago", "submit h"])
 async def test_no_change_and_no_past_time_of_all_shards(profile: Sharded, command: str) -> None:
     async with filled(profile) as databases, console_of(profile) as operator:
         await operator.sees(" total ")
         await operator.command(command)
         await operator.sees_notice(":db eu, :db us")
-        assert not operator.console.session.writable
         for database in databases.values():
             await database.dispose()
 
@@ -203,11 +272,14 @@ async def test_a_server_that_is_stopped_delays_no_other_shard(
         monkeypatch.setattr(shard_reads, "PATIENCE", 0.5)
         async with filled(profile), console_of(three) as operator:
             await operator.sees("orders, 3 shards", "ap is unknown, retrying  no answer for", "total, partial")
-            assert [row(operator, name)[1] for name in ("eu", "us", "ap")] == ["3", "2", "unknown"]
+            await operator.until(
+                lambda: [row(operator, name)[1] for name in ("eu", "us", "ap")] == ["3", "2", "unknown"]
+            )
 
 
-def _sessions(*names: str) -> list[Session]:
-    return [cast("Session", SimpleNamespace(name=name)) for name in names]
+def _session(*names: str) -> ShardsSession:
+    shards = tuple(cast("Session", SimpleNamespace(name=name)) for name in names)
+    return ShardsSession(cast("Database", None), cast("Settings", None), shards=shards)
 
 
 async def test_a_late_shard_is_waited_for_once_and_keeps_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,18 +293,19 @@ async def test_a_late_shard_is_waited_for_once_and_keeps_its_last_answer(monkeyp
             await hang.wait()
         return calls[session.name]
 
-    reads = ShardReads(_sessions("eu", "us"), read, lambda: clock.now)
-    assert await reads.read() == {"eu": ShardAnswer(1), "us": ShardAnswer(1)}
-    assert await reads.read() == {"eu": ShardAnswer(2), "us": ShardAnswer(1)}
-    assert reads.silent == {"us"}
+    session, reads = _session("eu", "us"), ShardReads[int](lambda: clock.now)
+    assert await reads.read(session, read) == {"eu": ShardAnswer(1), "us": ShardAnswer(1)}
+    assert await reads.read(session, read) == {"eu": ShardAnswer(2), "us": ShardAnswer(1)}
+    assert session.silent == {"us"}
+    assert (await reads.read(session, read, "another"))["us"] == ShardAnswer(None, "no answer for 0s")
     clock.now = shard_reads.FRESH + 1
     monkeypatch.setattr(shard_reads, "PATIENCE", 1e9)
-    assert await reads.read() == {"eu": ShardAnswer(3), "us": ShardAnswer(None, "no answer for 11s")}
+    assert await reads.read(session, read) == {"eu": ShardAnswer(4), "us": ShardAnswer(None, "no answer for 11s")}
     assert calls["us"] == 2
     hang.set()
     await asyncio.sleep(0)
-    assert (await reads.read())["us"] == ShardAnswer(2)
-    assert (await reads.read())["us"] == ShardAnswer(3)
+    assert (await reads.read(session, read))["us"] == ShardAnswer(2)
+    assert (await reads.read(session, read))["us"] == ShardAnswer(3)
 
 
 async def test_an_error_of_a_shard_ends_its_last_answer() -> None:
@@ -244,8 +317,8 @@ async def test_an_error_of_a_shard_ends_its_last_answer() -> None:
             raise error
         return len(failing)
 
-    reads = ShardReads(_sessions("us"), read)
-    answers = [(await reads.read())["us"] for _ in range(3)]
+    session, reads = _session("us"), ShardReads[int]()
+    answers = [(await reads.read(session, read))["us"] for _ in range(3)]
     assert answers == [ShardAnswer(2), ShardAnswer(None, "server stopped"), ShardAnswer(0)]
 
 

@@ -47,6 +47,22 @@ class ShardPage:
         """The latest time of the databases."""
         return max((page.at for page in self.pages.values()), default=EARLIEST)
 
+    @property
+    def indexed(self) -> bool:
+        """True if an index serves the filter in each shard."""
+        return all(page.indexed for page in self.pages.values())
+
+    @property
+    def capped(self) -> bool:
+        """True if the search of a shard whose list goes on stopped at the scan limit."""
+        return any(page.capped for shard, page in self.pages.items() if shard in self.next)
+
+    @property
+    def access(self) -> str:
+        """The access path of the first shard without an index, or else of the first one, in words."""
+        pages = sorted(self.pages.values(), key=lambda page: page.indexed and not page.capped)
+        return pages[0].access if pages else ""
+
 
 def merged(pages: Mapping[str, TaskPage], after: ShardCursors, sort: Sort, limit: int) -> ShardPage:
     """Merge a page of each shard.
