@@ -8,10 +8,9 @@ from typing import Any
 
 from runner.cli.options import open_database
 from runner.client.commit import submit_alone
-from runner.client.payload_sealing import PayloadSealing, require_size
+from runner.client.payload_sealing import PayloadSealing
 from runner.client.placement import Placement
 from runner.db.database import Database
-from runner.handlers.keyring import Keyring
 from runner.model.shard import ShardId
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings
@@ -32,9 +31,9 @@ class SubmitDatabases:
         self._placement = Placement(settings) if is_sharded else None
         self._settings = shard_settings(settings) if is_sharded else {"": settings}
         self._opened: dict[str, Database] = {}
-        self.keyring = Keyring(settings)
+        self._sealing = PayloadSealing(settings)
+        self.keyring = self._sealing.keyring
         """Encrypts the payloads of handlers with a codec."""
-        self._sealing = PayloadSealing(self.keyring, require_size(int(settings.payload_limit)))
 
     def _open(self, shard: str) -> Database:
         if shard not in self._opened:

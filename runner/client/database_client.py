@@ -22,7 +22,7 @@ from runner.client.grouped_submits import GroupedSubmits
 from runner.client.payload_sealing import PayloadSealing
 from runner.client.result_poller import ResultPoller
 from runner.client.task_news import TaskNews
-from runner.errors import DatabaseRefused, DatabaseUnavailable, PayloadTooLarge
+from runner.errors import DatabaseRefused, DatabaseUnavailable
 from runner.handlers.hooks import LIFE_CYCLE, submitting
 from runner.handlers.inherited_headers import may_inherit
 from runner.handlers.keyring import Keyring
@@ -57,8 +57,8 @@ class Client:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.payload_limit, self.pid = int(settings.payload_limit), os.getpid()
-        self.sealing = PayloadSealing(Keyring(settings), self.require_size)
+        self.pid = os.getpid()
+        self.sealing = PayloadSealing(settings)
         self._loop = asyncio.new_event_loop()
         self._news = TaskNews(self._get_database, settings)
         begin = self._news.begin
@@ -152,16 +152,6 @@ class Client:
             return await loops.insert(insert, payload)
         except DatabaseUnavailable as error:
             raise_explained(error, [insert.task])
-
-    def require_size(self, handler: str, payload: str) -> None:
-        """Reject a payload that is too large.
-
-        Raises:
-            PayloadTooLarge: it exceeds the setting payload_limit.
-        """
-        limit = self.payload_limit
-        if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
-            raise PayloadTooLarge(handler=handler, size=size, limit=limit)
 
     def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks in a separate transaction."""

@@ -1,32 +1,28 @@
-"""Payload sealing: encrypts the payloads of new tasks before a client stores them."""
+"""Payload sealing: encrypts the payloads of new tasks before a client stores them, and limits their size."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from runner.errors import PayloadTooLarge
 from runner.handlers.keyring import Keyring
 from runner.model.task import NewTask
 from runner.model.task_batch import TaskBatch
-
-
-def require_size(limit: int) -> Callable[[str, str], None]:
-    """Return a function that rejects a payload of more than `limit` bytes."""
-
-    def require(handler: str, payload: str) -> None:
-        if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
-            raise PayloadTooLarge(handler=handler, size=size, limit=limit)
-
-    return require
+from runner.settings import Settings
 
 
 class PayloadSealing:
-    """Encrypts payloads whose handlers have a codec.
+    """Encrypts payloads whose handlers have a codec, and rejects those that exceed the setting payload_limit."""
 
-    Args:
-        require_size: rejects a stored payload that is too large.
-    """
+    def __init__(self, settings: Settings) -> None:
+        self.keyring, self._limit = Keyring(settings), int(settings.payload_limit)
 
-    def __init__(self, keyring: Keyring, require_size: Callable[[str, str], None]) -> None:
-        self.keyring, self._require_size = keyring, require_size
+    def require_size(self, handler: str, payload: str) -> None:
+        """Reject a payload that is too large.
+
+        Raises:
+            PayloadTooLarge: it exceeds the setting payload_limit.
+        """
+        if len(payload) * 4 > self._limit and (size := len(payload.encode())) > self._limit:
+            raise PayloadTooLarge(handler=handler, size=size, limit=self._limit)
 
     def payload(self, handler: str, payload: str) -> str:
         """Return the payload of a task as it is stored.
@@ -37,15 +33,18 @@ class PayloadSealing:
         """
         if (codec := self.keyring.of_name(handler)) is not None:
             payload = self.keyring.seal(codec, handler, "payload", payload)
-        self._require_size(handler, payload)
+        self.require_size(handler, payload)
         return payload
 
     def tasks(self, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
         """Return tasks with their payloads as they are stored; the errors are the same."""
-        sealed = self.keyring.seal_tasks(tasks)
-        for task in sealed if sealed is not tasks else ():
-            self._require_size(task.handler, task.payload)
-        return sealed
+        alike = [tasks.like] if isinstance(tasks, TaskBatch) else tasks
+        if all(self.keyring.of_name(task.handler) is None for task in alike):
+            return tasks
+        sealed = [self.payload(task.handler, task.payload) for task in tasks]
+        if isinstance(tasks, TaskBatch):
+            return TaskBatch(tasks.like, sealed)
+        return [task._replace(payload=payload) for task, payload in zip(tasks, sealed, strict=True)]
 
     def may_block(self, tasks: Sequence[NewTask]) -> bool:
         """True if a codec of the tasks may block an event loop."""

@@ -332,7 +332,7 @@ async def _add(
 
     name = handler.name if isinstance(handler, Handler) else handler
     spec = new_spec(name, values, handler if isinstance(handler, Handler) else REGISTRY.get(name))
-    await database.write(add_schedule, id, spec, local_actor(reason), get_client().payload_limit)
+    await database.write(add_schedule, id, spec, local_actor(reason), int(get_client().settings.payload_limit))
 
 
 async def _edit(database: "Database", id: str, values: Mapping[str, Any], reason: str | None) -> None:
@@ -344,7 +344,7 @@ async def _edit(database: "Database", id: str, values: Mapping[str, Any], reason
     if not rows:
         raise UnknownSchedule(id=id, hint="")
     changes = spec_changes(rows[0].spec, values, REGISTRY.get(rows[0].spec.handler))
-    limit = get_client().payload_limit
+    limit = int(get_client().settings.payload_limit)
     await database.write(edit_schedule, id, changes, local_actor(reason), version=rows[0].version, payload_limit=limit)
 
 

@@ -14,7 +14,6 @@ from runner.client.database_client import Client
 from runner.client.payload_sealing import PayloadSealing
 from runner.client.placement import Placement
 from runner.errors import InvalidTask, ShardNotChosen, TwoShards
-from runner.handlers.keyring import Keyring
 from runner.model.shard import ShardId
 from runner.model.task import NewTask, SubmitResult
 from runner.policy.shard_rule import owner_of
@@ -74,8 +73,8 @@ class ShardClients(Client):
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, self.pid, self.payload_limit = settings, os.getpid(), int(settings.payload_limit)
-        self.sealing = PayloadSealing(Keyring(settings), self.require_size)
+        self.settings, self.pid = settings, os.getpid()
+        self.sealing = PayloadSealing(settings)
         # Not the constructor of a client, which opens what each shard has.
         self.frame = None
         self.placement = Placement(settings)

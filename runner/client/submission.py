@@ -228,7 +228,7 @@ class Submission(Submitter[P, R]):
             PayloadTooLarge: a payload exceeds the payload limit.
             InvalidPayload: a value cannot be derived from a payload.
         """
-        require_size = get_client().require_size
+        require_size = get_client().sealing.require_size
         for payload in payloads:
             require_size(self.task.handler, payload)
         if self.call_options == NO_CALL_OPTIONS:

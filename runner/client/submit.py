@@ -188,7 +188,7 @@ def _tasks(
                 log.warning("the code of %s derives %s from the arguments: pass it to submit", handler, name)
         at_submit = [name for name, option in SETTABLE.items() if option.default == "submit"]
         fields = {name: value for name, value in signature.options.items() if name in at_submit} | fields
-    client.require_size(handler, payload)
+    client.sealing.require_size(handler, payload)
     call_options.require_keys()
     task = call_options.applied(NewTask(handler, payload, **fields), dict)
     return [task if signature is None else with_key(task, read_declared(signature.options))]

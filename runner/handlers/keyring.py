@@ -4,7 +4,6 @@ What is encrypted begins with its use and its handler, so that the value of one 
 """
 
 import re
-from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
@@ -12,8 +11,6 @@ from runner.errors import CodecFailed, InvalidSettings, KeyMissing, PackageMissi
 from runner.handlers.codecs import FERNET, NONE, FernetCodec, own_codec, require_codec
 from runner.handlers.registry import REGISTRY, Handler
 from runner.model.sealed import EXACT, PREFIX, Sealed, read_sealed
-from runner.model.task import NewTask
-from runner.model.task_batch import TaskBatch
 from runner.own_code import OwnCodeFault, call_own
 from runner.settings import Settings
 from runner.settings.codec_keys import codec_keys
@@ -169,26 +166,6 @@ class Keyring:
     @property
     def _own_codecs(self) -> set[str | None]:
         return {self.default, *(handler.defaults.codec for handler in REGISTRY.values())}
-
-    def seal_tasks(self, tasks: Sequence[NewTask]) -> Sequence[NewTask]:
-        """Encrypt the payloads of new tasks, each with the codec of its handler.
-
-        Raises:
-            KeyMissing, CodecFailed: see `seal`.
-        """
-        if isinstance(tasks, TaskBatch):
-            handler = tasks.like.handler
-            codec = self.of_name(handler)
-            if codec is None:
-                return tasks
-            return TaskBatch(tasks.like, [self.seal(codec, handler, "payload", text) for text in tasks.payloads])
-        codecs: Mapping[str, str | None] = {name: self.of_name(name) for name in {task.handler for task in tasks}}
-        if not any(codecs.values()):
-            return tasks
-        return [self._sealed(task, codec) if (codec := codecs[task.handler]) else task for task in tasks]
-
-    def _sealed(self, task: NewTask, codec: str) -> NewTask:
-        return task._replace(payload=self.seal(codec, task.handler, "payload", task.payload))
 
     def opened(self, text: str | None, handler: str, use: Use) -> str | None:
         """Return a stored text, decrypted if it is sealed."""

@@ -125,8 +125,10 @@ def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[
             require_payload(payload)
         if tasks.like.order_key is not None:
             tasks = list(tasks)
-    parent = continued_task(alike)
-    tasks, workflow = yield from insert_workflow(frame, tasks)
+    parent = workflow = None
+    if any(isinstance(task.workflow, NewWorkflow) for task in alike):
+        parent = continued_task(alike)
+        tasks, workflow = yield from insert_workflow(frame, tasks)
     dependencies: DependencyRows = []
     if any(task.after is not None or task.order_key is not None for task in alike):
         dependencies = yield from dependency_rows(frame, tasks)

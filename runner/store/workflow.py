@@ -13,19 +13,20 @@ from runner.model.task import BatchMember, NewTask, NewWorkflow, State
 from runner.model.task_batch import TaskBatch
 
 
-def insert_workflow(frame: Frame, tasks: Sequence[NewTask]) -> Steps[tuple[Sequence[NewTask], int | None]]:
+def insert_workflow(frame: Frame, tasks: Sequence[NewTask]) -> Steps[tuple[Sequence[NewTask], int]]:
     """Insert the workflow that a submit creates.
 
+    Args:
+        tasks: at least one of them has a new workflow.
+
     Returns:
-        The tasks with its id, and the id; the same tasks and None if they create none.
+        The tasks with its id, and the id.
 
     Raises:
         InvalidTask: only some of the tasks belong to it, or they name two.
     """
     alike = [tasks.like] if isinstance(tasks, TaskBatch) else tasks
     new = {task.workflow for task in alike if isinstance(task.workflow, NewWorkflow)}
-    if not new:
-        return tasks, None
     if len(new) > 1 or any(task.workflow not in new for task in alike):
         raise InvalidTask(field="workflow", value=next(iter(new)).name, why="a submit creates at most one workflow")
     (own,) = new
