@@ -408,6 +408,7 @@ def test_every_statement_documented_as_refused_is_refused(tmp_path: Path, migrat
             execute(statement, tmp_path, migrated)
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_the_examples_for_applications_run(tmp_path: Path, shell_environment: dict[str, str]) -> None:
     page = DOCS / "inside-your-application.md"

@@ -24,6 +24,7 @@ def shop(tmp_path: Path, migrated_url: str) -> dict[str, str]:
     return inherited | {"TASKTUI_URL": migrated_url, "PATH": path}
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_take_an_order_to_its_end(tmp_path: Path, shop: dict[str, str]) -> None:
     output = follow(blocks(PAGE, "sh")[0].text, tmp_path, shop)
     assert "It waits for signal approved, 6d23h left" in output

@@ -45,6 +45,7 @@ def run(folder: Path, url: str, *words: object, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 def test_the_examples_encrypt_rotate_and_reveal(migrated_url: str, tmp_path: Path) -> None:
     (charge, codec), shop = (block.text for block in blocks(PAGE, "python")), tmp_path / "shop"

@@ -76,6 +76,7 @@ def test_a_bare_installation_prints_its_version(program: str) -> None:
     assert bare(program, "--version") == (0, version("tasktui"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("--version",), ("tasks", "--help"), ("work", "--help")])
 def test_both_programs_run_every_command(arguments: tuple[str, ...]) -> None:
     outputs = []

@@ -139,6 +139,7 @@ PROBES = {
 }
 
 
+@pytest.mark.slow
 @on_sqlite
 @pytest.mark.parametrize("settings", [(), ("--listen", "127.0.0.1:0")], ids=["without", "with"])
 async def test_a_runner_loads_its_probes_only_if_a_setting_asks_for_them(

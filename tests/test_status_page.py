@@ -103,6 +103,7 @@ assert views.cancel(request, task).status_code == 409
 """
 
 
+@pytest.mark.slow
 @on_sqlite
 @pytest.mark.parametrize(("program", "printed"), [(WEB_PAGE, "no export yet\n"), (VIEWS, "")])
 def test_the_pages_show_and_cancel_tasks(program: str, printed: str, migrated_url: str, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ def run(folder: Path, program: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_recipe_for_structlog_binds_the_task(folder: Path) -> None:
     lines = [json.loads(line) for line in run(folder, PROGRAM % TRACE).splitlines()]
     names = ("event", "task", "handler", "attempt", "trace_id")

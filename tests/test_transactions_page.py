@@ -113,6 +113,7 @@ def stored(url: str) -> list[Any]:
     return [cents, keys]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "own_orders", "own_keys"), [(README, ["499"], ["user-10"]), (PAGE, [], [])], ids=["readme", "page"]
 )

@@ -96,21 +96,23 @@ def run(folder: Path, code: str, *arguments: str, **environment: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 def test_a_producer_submits(migrated_url: str, tmp_path: Path) -> None:
     assert "1 2\n" in run(tmp_path, PRODUCER, migrated_url)
 
 
-@pytest.mark.one_database
+@pytest.mark.slow
 def test_the_test_kit_runs_tasks(tmp_path: Path) -> None:
     assert "['succeed', 'succeed']\n" in run(tmp_path, TEST)
 
 
+@pytest.mark.slow
 def test_the_console_imports(tmp_path: Path) -> None:
     assert "OverviewScreen" in run(tmp_path, CONSOLE)
 
 
-@pytest.mark.one_database
+@pytest.mark.slow
 def test_commands_run_and_a_runner_names_the_systems_that_it_needs(migrated_url: str, tmp_path: Path) -> None:
     text = run(tmp_path, COMMANDS, TASKTUI_URL=migrated_url)
     for line in ("tasks 0", "stats 0", "submit 0", "why 0", "terminate 0", "work 3", "serve 3"):

@@ -218,6 +218,7 @@ def test_the_answer_of_a_webhook_decides_about_a_repetition(
     assert len(answers.requests) == 1
 
 
+@pytest.mark.slow
 def test_apprise_sends_to_its_services() -> None:
     answers = Answers()
     with web_server(answers) as url:

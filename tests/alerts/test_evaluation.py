@@ -99,6 +99,7 @@ async def test_an_evaluation_calls_the_ping_once_in_each_period(harness: Harness
     assert [path for _, path, _, _ in answers.requests] == ["/alive"]
 
 
+@pytest.mark.one_database
 async def test_a_problem_reaches_a_receiver_when_it_begins_and_when_it_is_over(harness: Harness) -> None:
     await add_past(harness.database, 41, State.DEAD, handler="pay", finished_at=ahead(-60))
     answers = Answers()

@@ -122,6 +122,7 @@ def test_a_copy_without_a_new_payload_needs_no_key(cli: Call, store: Store, dead
     assert store.tasks()[0]["payload"] == payload_of(store, dead)
 
 
+@pytest.mark.slow
 def test_a_pulled_copy_and_the_sql_of_a_change_stay_encrypted(cli: Call, dead: int, tmp_path: Path) -> None:
     file = tmp_path / "case.db"
     for flags in (("--redact",), ()):

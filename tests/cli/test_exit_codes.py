@@ -146,6 +146,7 @@ def test_commands_are_imported_on_demand() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "runner", "stats", "--nonsense"]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
@@ -153,6 +154,7 @@ def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
     assert "--nonsense" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["--help", "check", "stats"])
 def test_a_broken_pipe_prints_no_error(command: str, tmp_path: Path) -> None:
     subprocess.run([PROGRAM, "migrate"], stderr=subprocess.PIPE, check=True, cwd=tmp_path)

@@ -39,6 +39,7 @@ def hostile(store: Store) -> int:
     return id
 
 
+@pytest.mark.slow
 def test_each_command_names_a_similar_queue_or_handler(cli: Call, store: Store) -> None:
     store.submit(NewTask("mail.send", queue="letters"))
     commands = (("tasks",), ("failures",), ("why",), ("retry",), ("retry", "--dry-run"), ("terminate", "--sql"))

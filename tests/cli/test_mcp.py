@@ -65,6 +65,7 @@ def dead(store: Store) -> Store:
     return store
 
 
+@pytest.mark.slow
 async def test_every_reading_command_is_a_tool_and_answers(dead: Store) -> None:
     async with assistant(dead.url) as session:
         tools = (await session.list_tools()).tools
@@ -80,7 +81,7 @@ async def test_every_reading_command_is_a_tool_and_answers(dead: Store) -> None:
         assert [task["id"] for task in failed["tasks"]] == [1]
 
 
-@pytest.mark.one_database
+@pytest.mark.slow
 async def test_a_process_with_the_option_offers_operations_over_its_standard_streams(dead: Store) -> None:
     from mcp import Client
     from mcp.client.stdio import StdioServerParameters
@@ -115,6 +116,7 @@ async def test_without_the_option_nothing_can_change(dead: Store) -> None:
     assert not Path("other.db").exists()
 
 
+@pytest.mark.slow
 async def test_an_operation_needs_the_option_and_a_reason_and_is_audited(dead: Store) -> None:
     async with assistant(dead.url, operations=True) as session:
         tools = (await session.list_tools()).tools
@@ -195,7 +197,7 @@ def test_a_command_with_actions_names_those_that_only_read() -> None:
             assert tool.command.reads[0] == tool.arguments["action"].field_info.default
 
 
-@pytest.mark.one_database
+@pytest.mark.slow
 def test_the_end_of_standard_input_ends_the_server(migrated_url: str) -> None:
     environment = {**os.environ, "TASKTUI_URL": migrated_url}
     done = subprocess.run(
@@ -206,7 +208,6 @@ def test_the_end_of_standard_input_ends_the_server(migrated_url: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.one_database
 def test_an_interrupt_ends_the_server_while_it_waits(migrated_url: str) -> None:
     environment = {**os.environ, "TASKTUI_URL": migrated_url}
     pipe = subprocess.PIPE
@@ -227,7 +228,7 @@ def test_without_its_package_the_command_names_the_extra(cli: Call, monkeypatch:
     assert (result.code, "pip install 'tasktui[mcp]'" in result.err) == (Exit.CONFIGURATION, True)
 
 
-@pytest.mark.one_database
+@pytest.mark.slow
 def test_the_server_ends_with_the_reader_of_its_output(migrated_url: str) -> None:
     """Standard input stays open: an assistant may have crashed and left it to another process."""
     environment = {**os.environ, "TASKTUI_URL": migrated_url}

@@ -159,7 +159,7 @@ def until_metrics(url: str, up: int) -> Samples:
     return samples
 
 
-@pytest.mark.one_database
+@pytest.mark.slow
 def test_an_exporter_waits_for_its_database_and_recovers(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     url = create_database(server)
     store = Store(url)

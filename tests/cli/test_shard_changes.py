@@ -42,6 +42,7 @@ def group_of(output: str) -> str:
     return output.split("--group ")[1].split(maxsplit=1)[0]
 
 
+@pytest.mark.slow
 @EACH_PAIR
 def test_a_filter_changes_each_shard_after_one_preview_and_one_undo_reverses_all(call: Call, profile: Sharded) -> None:
     preview = call("terminate", "queue:default", "--dry-run")
@@ -110,6 +111,7 @@ def test_a_shard_that_is_away_is_not_changed_and_the_others_are(call: Call, prof
     assert (figures(document, "changed"), document["totals"]["partial"]) == ([0, 2], False)
 
 
+@pytest.mark.slow
 @EACH_PAIR
 def test_a_shard_that_fails_after_its_preview_is_named(call: Call, profile: Sharded) -> None:
     rename = "ALTER TABLE task_audit RENAME TO task_audit_away"  # The preview does not read it.

@@ -51,6 +51,7 @@ def fits(command: str, document: Any) -> None:
     Draft202012Validator({**references[name], "$defs": schema["$defs"]}).validate(document)
 
 
+@pytest.mark.representatives(1)
 @EACH_PAIR
 def test_a_submit_goes_to_the_shard_of_its_route(call: Call, profile: Sharded) -> None:
     assert [submit(call, route) for route in (EU, US, EU)] == ["eu:1", "us:1", "eu:2"]
@@ -67,6 +68,7 @@ def test_lines_go_to_the_shards_of_their_routes(call: Call, profile: Sharded, tm
     assert [len(Store(url).tasks()) for url in profile.urls.values()] == [2, 1]
 
 
+@pytest.mark.representatives(1)
 @EACH_PAIR
 def test_a_list_has_the_tasks_of_each_shard_with_their_ids(call: Call, profile: Sharded) -> None:
     for route in (EU, US, EU):
@@ -84,6 +86,7 @@ def test_a_list_has_the_tasks_of_each_shard_with_their_ids(call: Call, profile: 
 SORTS = ("id", "age", "run_at", "priority", "attempts")
 
 
+@pytest.mark.slow
 @EACH_PAIR
 @pytest.mark.parametrize("direction", ["--asc", "--desc"])
 @pytest.mark.parametrize("sort", SORTS)
@@ -220,6 +223,7 @@ def test_a_file_has_the_report_of_one_shard(call: Call, profile: Sharded, tmp_pa
     assert (result.code, (tmp_path / "report.html").exists()) == (Exit.CONFIGURATION, False)
 
 
+@pytest.mark.slow
 @EACH_PAIR
 def test_an_assistant_reads_all_shards_and_changes_one(call: Call, profile: Sharded) -> None:
     for route in (EU, US, EU):
@@ -303,6 +307,7 @@ def test_a_report_has_a_row_for_each_shard_and_their_total(call: Call, profile: 
     assert not totals["partial"]
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("command", TOTALS)
 def test_the_figures_of_a_shard_that_is_away_are_unknown(call: Call, profile: Sharded, command: str) -> None:
     submit(call, EU)
@@ -376,6 +381,7 @@ def test_a_shard_without_a_profile_is_named_once(call: Call, profile: Sharded) -
     assert refused.err.count("there is no profile for the shard 'us'") == 1
 
 
+@pytest.mark.slow
 @EACH_PAIR
 def test_a_prune_deletes_in_each_shard_and_archives_in_a_folder_of_each(
     call: Call, profile: Sharded, tmp_path: Path

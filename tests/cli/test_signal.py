@@ -50,6 +50,7 @@ def shop(store: Store) -> Iterator[Shop]:
     REGISTRY._handlers.pop("signal.order")
 
 
+@pytest.mark.one_database
 def test_a_signal_continues_the_tasks_of_a_key(cli: Call, shop: Shop) -> None:
     tasks = [shop.order.options(key="order-17").submit() for _ in range(2)]
     shop.work()

@@ -47,6 +47,7 @@ def plant(store: Store, verb: StuckVerb, session: BlockingSession | None, fact: 
     return int(tasks[0])
 
 
+@pytest.mark.one_database
 @pytest.mark.both_databases
 def test_each_command_names_a_locked_row_and_its_session(cli: Call, store: Store) -> None:
     task = plant(store, "settle", SESSION, "55P03 lock not available")
@@ -110,6 +111,7 @@ def test_no_text_of_a_stuck_row_reaches_the_terminal_unsanitized(cli: Call, stor
         assert not FORBIDDEN.search(result.out + result.err), command
 
 
+@pytest.mark.one_database
 @pytest.mark.both_databases
 def test_the_stuck_row_of_a_task_that_has_ended_is_not_named(cli: Call, store: Store) -> None:
     task = plant(store, "rescue", None, "P0001 audit says no")

@@ -304,6 +304,7 @@ def test_a_module_that_cannot_be_loaded_is_named(call: Call, tmp_path: Path, sou
     assert "Traceback" not in result.err
 
 
+@pytest.mark.slow
 def test_files_of_the_current_directory_do_not_replace_modules_of_python(handlers: None, tmp_path: Path) -> None:
     for name in ("sqlite3", "queue", "getpass", "aiosqlite"):
         (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong module')")
@@ -414,6 +415,7 @@ def fed(call: Call, lines: bytes) -> Iterator[subprocess.Popen[bytes]]:
         yield ours
 
 
+@pytest.mark.slow
 def test_lines_from_a_pipe_are_submitted_as_they_arrive(call: Call) -> None:
     with fed(call, b'{"n": 1}\n') as ours:
         out, _ = ours.communicate(b'{"n": 2}\n', timeout=90)

@@ -73,10 +73,12 @@ def test_the_first_submit_after_connect_imports_no_package(migrated_url: str) ->
     assert printed(AFTER_CONNECT, migrated_url) == ""
 
 
+@pytest.mark.slow
 def test_a_first_submit_without_connect_imports_packages_in_a_thread(migrated_url: str) -> None:
     assert printed(ON_A_LOOP, migrated_url) == "False"
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_a_first_submit_in_a_transaction_without_connect_imports_packages_in_a_thread(migrated_url: str) -> None:
     assert printed(IN_A_TRANSACTION, migrated_url) == "False"

@@ -353,6 +353,7 @@ async def test_callers_share_queries(database: Database, runner: Runner) -> None
     assert sum(counter.sizes) < 20 * 10
 
 
+@pytest.mark.slow
 async def test_a_caller_that_pauses_keeps_nothing_in_memory_and_misses_nothing(
     database: Database, runner: Runner
 ) -> None:

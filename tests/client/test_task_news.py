@@ -157,6 +157,7 @@ def listeners(url: str) -> list[int]:
         return [row[0] for row in connection.execute(sql)]
 
 
+@pytest.mark.slow
 @on_postgresql
 @pytest.mark.usefixtures("running")
 async def test_a_thousand_callers_share_one_connection_which_ends_after_them(

@@ -87,6 +87,7 @@ def trace_of(span: ReadableSpan) -> int:
     return int(span.context.trace_id)
 
 
+@pytest.mark.slow
 @sqlite_first
 @pytest.mark.parametrize("kind", ["async", "plain", "process"])
 async def test_one_trace_leads_from_a_request_to_the_work_of_its_handler(
@@ -404,6 +405,7 @@ async def test_a_collector_receives_the_spans(harness: Harness, monkeypatch: pyt
     assert ids == {str(task), None}
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_a_collector_that_is_unreachable_costs_spans_and_no_task(
     harness: Harness, monkeypatch: pytest.MonkeyPatch

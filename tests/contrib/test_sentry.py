@@ -71,6 +71,7 @@ def tags(event: Any) -> Any:
     return event["tags"]
 
 
+@pytest.mark.slow
 @sqlite_first
 @pytest.mark.parametrize("kind", ["async", "plain", "process"])
 async def test_the_event_of_a_dead_task_has_the_scope_of_its_attempt_and_the_stack_of_its_handler(
@@ -282,6 +283,7 @@ async def test_a_rescued_task_is_reported_with_its_own_tags(start: Callable[...,
     assert [each["status"] for each in kept.of("check_in")] == ["error"]
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_an_exception_with_a_secret_crosses_from_a_process_without_it(
     harness: Harness, start: Callable[..., Kept], monkeypatch: pytest.MonkeyPatch

@@ -57,7 +57,7 @@ def test_a_missing_folder_a_file_as_folder_and_a_folder_as_file_are_named(tmp_pa
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @as_root
 @pytest.mark.parametrize("kind", ["file", "folder", "entry"])
 def test_a_missing_right_names_the_path_its_owner_and_this_user(
@@ -83,6 +83,7 @@ def test_a_missing_right_names_the_path_its_owner_and_this_user(
         folder.rmdir()
 
 
+@pytest.mark.slow
 def test_a_file_system_that_is_mounted_read_only_is_named(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -42,7 +42,7 @@ def no_handler_stays() -> Iterator[None]:
         REGISTRY._handlers.pop(name)
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 async def test_outcomes_and_submits_survive_any_encoding(encoded: Settings) -> None:
     @runner.handler("enc.work")
     async def work(ctx: Context, text: str) -> dict[str, str]:

@@ -336,6 +336,7 @@ except DatabaseUnavailable as error:
 """
 
 
+@pytest.mark.slow
 def test_a_write_that_the_disk_refuses_is_certain_to_store_nothing(sqlite: SqliteDatabases, tmp_path: Path) -> None:
     url = sqlite.migrated(tmp_path)
     file = sqlite3.connect(make_url(url).database or "")

@@ -236,6 +236,7 @@ print(runner.handler("work")(lambda: None).submit())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mounts")
 def test_a_file_that_is_mounted_without_its_folder_is_refused(file: Path, tmp_path: Path) -> None:
     mounted = tmp_path / "b" / "tasks.db"
@@ -245,6 +246,7 @@ def test_a_file_that_is_mounted_without_its_folder_is_refused(file: Path, tmp_pa
     assert "Mount the folder" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("mounts")
 def test_a_file_in_a_mounted_folder_is_shared_with_programs_outside(tmp_path: Path) -> None:
     path = tmp_path / "a" / "tasks.db"

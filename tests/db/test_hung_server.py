@@ -223,6 +223,7 @@ async def test_a_socket_with_the_number_of_a_closed_one_is_not_shut_down(url: st
     assert not server_watch._shut_down(connection, "fault")
 
 
+@pytest.mark.slow
 async def test_idle_connections_to_a_server_that_accepts_no_other_are_dropped(server: Server, url: str) -> None:
     connector = Connector(LIMITS)
     idle = connector.connect(conninfo_to_dict(url))

@@ -643,6 +643,7 @@ def test_commands_work_with_the_login_of_their_role(seen_by: dict[str, str], tmp
         assert done.returncode == 0, (who, done.stderr)
 
 
+@pytest.mark.slow
 def test_the_tools_of_an_assistant_work_with_the_login_of_a_reader(
     seen_by: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

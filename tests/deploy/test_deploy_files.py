@@ -99,6 +99,7 @@ def states(server: Server) -> set[str]:
     return {f"{handler} {state}" for handler, state in rows}
 
 
+@pytest.mark.slow
 def test_the_programs_of_compose_log_in_work_and_drain(locked: Server, tmp_path: Path) -> None:
     services, port = COMPOSE["services"], free_port()
     (tmp_path / "db_password.txt").write_text(f"{PASSWORD}\n")
@@ -170,6 +171,7 @@ def test_the_manifest_fits_the_schemas_of_kubernetes() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_keda_counts_the_running_and_the_ready_tasks(locked: Server, tmp_path: Path) -> None:
     environment = {"TASKTUI_URL": url_of(locked), "TASKTUI_PASSWORD": PASSWORD}
     Container(tmp_path, ["runner", "migrate"], environment).succeed()

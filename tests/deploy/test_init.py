@@ -40,6 +40,7 @@ def children(pid: int) -> dict[int, str]:
     return found
 
 
+@pytest.mark.slow
 def test_process_1_forwards_signals_reaps_orphans_and_takes_no_exit_codes(deployment: Deployment) -> None:
     deployment.submit("orphan", count=5)
     (ends,) = deployment.submit("children")

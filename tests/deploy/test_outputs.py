@@ -12,6 +12,7 @@ pytestmark = pytest.mark.one_database
 WORK = "exec runner work --until-idle --log-format human"
 
 
+@pytest.mark.slow
 def test_a_reader_of_the_log_that_stands_still_stops_nothing(deployment: Deployment) -> None:
     reader, writer = os.pipe()
     (task,) = deployment.submit("chatter", '{"lines": 3000}')

@@ -39,6 +39,7 @@ def run(folder: Path, *command: str, **environment: str) -> subprocess.Completed
 SLOW_SOURCES = [pytest.param(each, marks=pytest.mark.slow) for each in ("secrets folder", "url file", "command")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["password file", *SLOW_SOURCES])
 def test_every_source_of_a_password_logs_in(locked: Server, tmp_path: Path, source: str) -> None:
     url = url_of(locked)
@@ -56,6 +57,7 @@ def test_every_source_of_a_password_logs_in(locked: Server, tmp_path: Path, sour
     assert PASSWORD not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_without_the_password_the_refusal_of_the_server_is_named(locked: Server, tmp_path: Path) -> None:
     done = run(tmp_path, "runner", "tasks", TASKTUI_URL=url_of(locked), TASKTUI_PASSWORD="wrong")
     assert done.returncode == 4

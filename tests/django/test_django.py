@@ -48,6 +48,7 @@ def runner_settings(database_url: str) -> dict[str, object]:
     return {"TABLE_PREFIX": "shop_"} if database_url.startswith("postgresql") else {}
 
 
+@pytest.mark.slow
 def test_the_suite_of_a_django_project_passes(database: dict[str, object], runner_settings: dict[str, object]) -> None:
     manage("test", "--noinput", database=database, DJANGO_RUNNER=json.dumps(runner_settings))
 

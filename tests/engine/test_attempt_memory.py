@@ -74,7 +74,7 @@ async def execute(harness: Harness, handler: str) -> None:
     await harness.wait_for(*tasks)
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.slow
 @on_sqlite
 @pytest.mark.parametrize("around", ["", "hook", "middleware"])
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
@@ -115,6 +115,7 @@ async def test_attempts_in_processes_leave_nothing(harness: Harness, handler: st
         assert (await harness.row(report)).result == "[0,{}]"
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_a_terminated_attempt_leaves_nothing(harness: Harness) -> None:
     begun = asyncio.Event()
@@ -157,6 +158,7 @@ async def test_an_exception_that_a_module_keeps_does_not_collect_frames(harness:
     assert ERROR.__traceback__ is None
 
 
+@pytest.mark.slow
 @on_sqlite
 @pytest.mark.parametrize("kind", ["coroutine", "thread"])
 async def test_hooks_and_trackers_receive_the_exception_with_its_lines(harness: Harness, kind: str) -> None:
@@ -265,6 +267,7 @@ def test_free_memory_returns_before_the_next_collection(monkeypatch: pytest.Monk
     assert gc.get_stats()[2]["collections"] == collections
 
 
+@pytest.mark.slow
 def test_garbage_is_collected_when_the_memory_has_grown() -> None:
     memory = [100 * 2**20]
     collection = GarbageCollection(lambda: memory[0])

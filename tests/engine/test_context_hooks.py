@@ -169,6 +169,7 @@ async def test_the_headers_of_parents_can_be_read(harness: Harness) -> None:
     assert headers == [{"a": "1"}, {}, 1]
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_a_function_around_processes_runs_in_the_worker(harness: Harness) -> None:
     assert process_handlers.VALUE.get() == "none"

@@ -3,6 +3,8 @@
 import asyncio
 import gc
 
+import pytest
+
 from runner.engine.executing.attempt_outcome import AttemptLimits
 from runner.engine.executing.deadlines import KEPT
 from runner.engine.executing.executor import Executor
@@ -72,6 +74,7 @@ async def test_an_attempt_that_ended_before_its_deadline_is_not_cancelled_later(
     assert await execute(works, work, AT_ONCE) == Done('"done"')
 
 
+@pytest.mark.slow
 async def test_timeouts_of_many_lengths_leave_few_timers() -> None:
     async def work() -> None:
         return None

@@ -125,6 +125,7 @@ async def test_a_result_and_an_error_reach_a_caller_with_the_key_alone(harness: 
     assert SECRET not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("client")
 async def test_threads_processes_batches_and_parents_get_plain_values(harness: Harness) -> None:
     seen: list[Any] = []

@@ -129,6 +129,7 @@ async def test_results_are_stored_as_the_handlers_return_them(harness: Harness, 
         assert await result(harness, id) == value
 
 
+@pytest.mark.slow
 async def test_errors_are_stored_and_the_last_attempt_dies(harness: Harness, language: str) -> None:
     failing = await harness.submit("conform.fail", max_attempts=2)
     dying = await harness.submit("conform.die", max_attempts=5)
@@ -142,6 +143,7 @@ async def test_errors_are_stored_and_the_last_attempt_dies(harness: Harness, lan
     assert (row.state, row.attempt) == (State.DEAD, 1)
 
 
+@pytest.mark.slow
 async def test_a_snooze_costs_no_attempt(harness: Harness, language: str) -> None:
     id = await harness.submit("conform.snooze", max_attempts=1)
     async with conforming(harness, language):
@@ -149,6 +151,7 @@ async def test_a_snooze_costs_no_attempt(harness: Harness, language: str) -> Non
     assert await result(harness, id) == 1
 
 
+@pytest.mark.slow
 async def test_the_next_attempt_receives_the_checkpoint(harness: Harness, language: str) -> None:
     id = await harness.submit("conform.steps", max_attempts=2)
     async with conforming(harness, language):
@@ -156,6 +159,7 @@ async def test_the_next_attempt_receives_the_checkpoint(harness: Harness, langua
     assert await result(harness, id) == 7
 
 
+@pytest.mark.slow
 async def test_progress_and_lines_are_stored(harness: Harness, language: str) -> None:
     id = await harness.submit("conform.notes")
     tables = harness.database.tables
@@ -171,6 +175,7 @@ async def _has(harness: Harness, *tables: Any) -> bool:
     return [await harness.count(table) for table in tables] == [1] * len(tables)
 
 
+@pytest.mark.slow
 async def test_a_terminated_task_ends_and_frees_its_slot(harness: Harness, language: str, tmp_path: Path) -> None:
     gate = Gate(harness, tmp_path)
     id = await gate.submit()
@@ -204,7 +209,7 @@ async def _has_attempt(harness: Harness, id: int) -> bool:
     return len(await harness.attempts(id)) == 1
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 async def test_a_killed_server_that_starts_again_gives_new_tasks(
     harness: Harness, language: str, tmp_path: Path
 ) -> None:
@@ -222,6 +227,7 @@ async def test_a_killed_server_that_starts_again_gives_new_tasks(
     assert await result(harness, id) == 2
 
 
+@pytest.mark.slow
 async def test_a_server_that_drains_has_the_outcomes_of_running_tasks(
     harness: Harness, language: str, tmp_path: Path
 ) -> None:
@@ -237,6 +243,7 @@ async def test_a_server_that_drains_has_the_outcomes_of_running_tasks(
     assert await harness.state(later) == State.WAITING
 
 
+@pytest.mark.slow
 async def test_an_executor_drains_at_a_signal(harness: Harness, language: str, tmp_path: Path) -> None:
     gate = Gate(harness, tmp_path)
     await gate.submit()
@@ -255,6 +262,7 @@ async def _waits(harness: Harness, id: int) -> bool:
     return bool((row.state, row.attempt) == (State.WAITING, 0))
 
 
+@pytest.mark.slow
 async def test_an_executor_trusts_the_authority_that_its_environment_names(
     harness: Harness, language: str, tmp_path: Path
 ) -> None:

@@ -91,6 +91,7 @@ async def test_functions_and_coroutines_run_in_other_processes_with_their_resour
     assert len(texts) <= 2, "a worker opens a resource once"
 
 
+@pytest.mark.slow
 async def test_failures_outcomes_notes_and_timeouts_come_back(far: Harness) -> None:
     failed, refused = await far.submit("far.fail"), await far.submit("far.refuse")
     noted, slept = await far.submit("far.notes"), await far.submit("far.sleep")
@@ -120,6 +121,7 @@ async def test_a_terminate_reaches_the_handler(far: Harness) -> None:
     assert [await far.state(id) for id in ids] == [State.CANCELLED, State.SUCCEEDED], "a result decides"
 
 
+@pytest.mark.slow
 async def test_a_lost_worker_costs_its_task_an_attempt_and_the_others_none(far: Harness) -> None:
     waiting = await far.submit("far.wait")
     async with far.running(executors=[POOL], retry="1h") as runner:
@@ -135,6 +137,7 @@ async def test_a_lost_worker_costs_its_task_an_attempt_and_the_others_none(far: 
     assert verbs <= {"interrupt"}, "its attempts do not count"
 
 
+@pytest.mark.slow
 async def test_an_executor_that_is_not_available_has_no_slots_and_why_names_it(
     far: Harness, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

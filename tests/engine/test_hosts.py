@@ -54,6 +54,7 @@ async def server_of(tx: Transaction) -> str:
     return tx.server
 
 
+@pytest.mark.slow
 async def test_a_list_of_hosts_finds_the_one_that_accepts_changes(
     pair: tuple[Server, Standby, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

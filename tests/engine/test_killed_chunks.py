@@ -55,6 +55,7 @@ async def test_a_kill_loses_the_outcomes_of_a_chunk_and_no_task(
     assert [(await harness.row(task)).attempt for task in tasks] == [2, 2, 2]
 
 
+@pytest.mark.one_database
 async def test_a_kill_costs_the_tasks_of_a_chunk_that_forms_no_attempt(
     harness: Harness, migrated_url: str, tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ async def test_an_open_breaker_takes_an_offered_task_back(
     assert (await harness.state(third), (await harness.row(third)).attempt) == ("succeeded", 1)
 
 
+@pytest.mark.slow
 @sqlite_first
 async def test_a_stop_returns_an_offered_task_without_an_interruption(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -173,7 +174,7 @@ async def test_fewer_processes_take_offered_tasks_back(harness: Harness, tmp_pat
     assert await harness.state(after) == "succeeded"
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [process_attempt.OFFER_TIME, -1.0], ids=["in time", "late"])
 @on_sqlite
 async def test_each_task_runs_once_whether_its_offer_is_in_time_or_late(

@@ -35,6 +35,7 @@ async def ends(harness: Harness, tasks: list[int]) -> list[tuple[str, str]]:
     return list(zip([await harness.state(task) for task in tasks], types, strict=True))
 
 
+@pytest.mark.slow
 async def test_each_task_of_a_process_has_an_outcome_of_its_own(harness: Harness) -> None:
     tasks = await submit(harness, "process.chunk", 0, 1, 2)
     await harness.work(processes=1)
@@ -42,6 +43,7 @@ async def test_each_task_of_a_process_has_an_outcome_of_its_own(harness: Harness
     assert int(json.loads((await harness.row(tasks[1])).result)) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "error"), [(10, "ConnectionError"), (11, "ProcessCrashed"), (12, "Timeout")])
 async def test_a_failure_of_a_process_concerns_the_tasks_without_an_outcome(
     harness: Harness, number: int, error: str
@@ -53,6 +55,7 @@ async def test_a_failure_of_a_process_concerns_the_tasks_without_an_outcome(
     assert [state for state, _ in found[1:3]] == ["succeeded", "dead"]
 
 
+@pytest.mark.slow
 async def test_notes_of_a_process_are_those_of_each_task(harness: Harness) -> None:
     tasks = await submit(harness, "process.chunk_notes", 1, 2)
     await harness.work(processes=1)
@@ -61,6 +64,7 @@ async def test_notes_of_a_process_are_those_of_each_task(harness: Harness) -> No
     assert await harness.count(log, log.c.task_id == tasks[1], log.c.line == "number 2") == 2
 
 
+@pytest.mark.slow
 async def test_a_terminate_request_reaches_one_task_of_a_process(harness: Harness, tmp_path: Path) -> None:
     tasks = await submit(harness, "process.chunk_stop", 1, 2)
     async with harness.running(processes=1):

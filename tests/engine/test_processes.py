@@ -64,6 +64,7 @@ async def result(harness: Harness, task_id: int) -> Any:
     return json.loads(row.result) if isinstance(row.result, str) else row.result
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_a_process_is_reused_opens_its_resources_once_and_is_replaced_after_its_last_task(
     harness: Harness,
@@ -430,6 +431,7 @@ async def test_the_results_of_the_parents_are_read_in_the_process(harness: Harne
     assert await result(harness, coroutine) == [5, 3]
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_middleware_wraps_a_handler_in_a_process(harness: Harness) -> None:
     results: list[Any] = []
@@ -453,6 +455,7 @@ async def test_middleware_wraps_a_handler_in_a_process(harness: Harness) -> None
     assert (row.state, row.error) == ("dead", "KeyError: no such key ('bad input')")
 
 
+@pytest.mark.slow
 async def test_the_steps_of_a_killed_process_are_kept(harness: Harness) -> None:
     table = harness.database.tables.signal
     killed, refused = await harness.submit("process.steps"), await harness.submit("process.paid")

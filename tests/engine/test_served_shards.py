@@ -76,6 +76,7 @@ async def settle_all(client: Client, free: int = 4) -> list[str]:
     return [task["shard"] for task in tasks]
 
 
+@pytest.mark.slow
 async def test_the_same_id_in_two_databases_is_two_tasks(shards: Shards) -> None:
     await shards.submit("eu")
     await shards.submit("us")
@@ -93,6 +94,7 @@ async def test_the_same_id_in_two_databases_is_two_tasks(shards: Shards) -> None
         assert (await client.settle(eu))["status"] == "settled"
 
 
+@pytest.mark.slow
 async def test_databases_with_a_backlog_have_turns(shards: Shards) -> None:
     order: list[str] = []
     async with shards.served() as client:
@@ -105,6 +107,7 @@ async def test_databases_with_a_backlog_have_turns(shards: Shards) -> None:
     assert {*order[:20]} == {"eu", "us"}, order
 
 
+@pytest.mark.slow
 async def test_a_stopped_database_delays_no_other(shards: Shards, server: Server) -> None:
     await shards.submit("us", 5)
     async with shards.served() as client:

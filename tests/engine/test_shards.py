@@ -115,6 +115,7 @@ class Gate:
         return len(self.running["eu"]), len(self.running["us"])
 
 
+@pytest.mark.representatives(1)
 @EACH_PAIR
 async def test_a_runner_runs_the_tasks_of_all_shards(shards: Shards) -> None:
     ran: list[str] = []
@@ -126,6 +127,7 @@ async def test_a_runner_runs_the_tasks_of_all_shards(shards: Shards) -> None:
     assert [await shards.finished(shard) for shard in ("eu", "us")] == [5, 5]
 
 
+@pytest.mark.representatives(1)
 @EACH_PAIR
 async def test_the_shards_divide_the_slots_and_none_starves(shards: Shards) -> None:
     gate = Gate()
@@ -210,6 +212,7 @@ def two_kinds(directory: Path, sqlite: Any, server: Server) -> Sharded:
     return Sharded(write_config(directory / "config.toml", urls), urls)
 
 
+@pytest.mark.slow
 async def test_a_shard_that_is_away_at_the_start_delays_no_other(with_server: Shards, server: Server) -> None:
     shards, ran = with_server, list[str]()
     shards.handler("note", lambda shard: _note(ran, shard))
@@ -224,6 +227,7 @@ async def test_a_shard_that_is_away_at_the_start_delays_no_other(with_server: Sh
     assert ran == ["eu"] * 5 + ["us"] * 5
 
 
+@pytest.mark.slow
 async def test_a_shard_that_hangs_delays_no_other(with_server: Shards, server: Server) -> None:
     shards, ran = with_server, list[str]()
     shards.handler("note", lambda shard: _note(ran, shard))

@@ -154,6 +154,7 @@ async def test_a_crash_after_the_move_is_finished_by_the_next_run(databases: dic
     assert len(await (await Runner.enter(databases["us"], "work")).claim()) == 2
 
 
+@pytest.mark.slow
 async def test_two_runs_at_once_move_each_task_once(databases: dict[str, Database]) -> None:
     await databases["eu"].write(submit_many, [task(US, key=str(number)) for number in range(1_500)])
 

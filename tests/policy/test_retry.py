@@ -159,6 +159,7 @@ def test_an_invalid_plan_is_rejected_with_the_reason(text: str, why: str) -> Non
         parse_plan(text)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=25) | typed)
 def test_every_text_is_parsed_or_rejected(text: str) -> None:
     try:

@@ -84,7 +84,7 @@ def run(url: str, examples: int) -> None:
     run_state_machine_as_test(machine, settings=settings(bounds, phases=[Phase.generate]))
 
 
-@pytest.mark.one_database
+@pytest.mark.slow
 def test_each_task_is_reconstructed_as_it_was_at_each_step(migrated_url: str) -> None:
     run(migrated_url, examples=2)
 
@@ -98,6 +98,7 @@ def fields(task: Any) -> tuple[object, ...]:
     return (task.shown, task.attempt, task.priority, task.run_at and task.run_at.replace(microsecond=0))
 
 
+@pytest.mark.slow
 async def test_due_times_and_edited_values_are_those_of_the_moment(database: Database, runner: Runner) -> None:
     id = await put(database, delay=3600.0)
     later = datetime(2099, 1, 1, tzinfo=UTC)

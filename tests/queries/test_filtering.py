@@ -133,6 +133,7 @@ EXPECTED: dict[str, list[int]] = {
 """The tasks of the zoo that match each filter."""
 
 
+@pytest.mark.slow
 async def test_filters_match_the_expected_tasks(zoo: Database) -> None:
     assert {text: await ids(zoo, text) for text in EXPECTED} == EXPECTED
 

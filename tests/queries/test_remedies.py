@@ -138,7 +138,7 @@ async def people(database: Database, dice: random.Random) -> list[int]:
     return ids
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 6, 7])
 async def test_every_chance_works_and_needs_all_of_its_changes(database: Database, seed: int) -> None:
     dice = random.Random(seed)

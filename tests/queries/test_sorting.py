@@ -95,6 +95,7 @@ EXPECTED = {
 """The tasks that match each filter, in each order."""
 
 
+@pytest.mark.slow
 async def test_every_order_lists_each_task_once_at_any_page_size(mixed: Database) -> None:
     for (text, sort), expected in EXPECTED.items():
         assert await listed(mixed, text, sort) == expected, (text, sort)

@@ -285,6 +285,7 @@ async def test_tasks_ahead_are_counted_in_claim_order(database: Database) -> Non
     assert cause.text == "5 tasks are ahead of it; none of their kind has ended in the last 10 minutes."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "effect"),
     [
@@ -302,7 +303,7 @@ async def test_the_order_of_the_runners_is_named_where_the_priority_is_not_the_w
     assert cause.text == f"3 tasks are ahead of it{effect}; none of their kind has ended in the last 10 minutes."
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("finished", "order", "share"),
     [

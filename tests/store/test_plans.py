@@ -437,7 +437,7 @@ async def test_a_bounded_survey_reads_no_lanes_beyond_its_bound(watched: tuple[D
     assert 20 * bounded.rows < whole.rows, (bounded, whole)
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.both_databases
 async def test_the_remaining_work_of_a_runner_is_read_from_its_own_lanes(watched: tuple[Database, Watch]) -> None:
     database, looking = watched
@@ -463,7 +463,7 @@ async def test_the_remaining_work_of_a_runner_is_read_from_its_own_lanes(watched
     assert (await remaining()).returning
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.both_databases
 async def test_a_claim_around_stuck_rows_walks_the_index_of_its_lanes(watched: tuple[Database, Watch]) -> None:
     """20 rows to leave out among the first of many: it reads them, the ones that it takes, and no others."""

@@ -231,6 +231,7 @@ def unwrapped(text: str) -> str:
     return " ".join(text.replace("│", " ").split())
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_payload_is_edited_in_the_editor_of_the_operator(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -423,6 +424,7 @@ async def test_a_handler_is_paused_and_resumed_from_a_task(database: Database, w
     assert [entry.target for entry in await audited(database)] == ["handler mail.send"] * 2
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_handler_is_paused_by_command(database: Database, watch: Watch) -> None:
     async with database.writing() as tx:
@@ -464,6 +466,7 @@ async def test_a_task_is_rewound_and_a_running_one_is_asked_for_its_stack(databa
         await operator.sees_notice(f"Runner {runner} receives 'stack={running}' at its next heartbeat")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_runners_are_drained_and_resized(database: Database, watch: Watch) -> None:
     id = await add_runner(database, capacity=24, threads=4)
@@ -564,6 +567,7 @@ async def test_a_dialog_starts_at_its_first_input_without_a_usable_default(
         assert operator.screen.focused.id == first
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_time_for_an_open_breaker_is_refused_and_does_not_close_it(database: Database, watch: Watch) -> None:
     async with database.writing() as tx:
@@ -580,6 +584,7 @@ async def test_a_time_for_an_open_breaker_is_refused_and_does_not_close_it(datab
         await operator.sees_notice("Breaker of sms closed")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_queue_is_limited_by_key_and_a_handler_by_command(database: Database, watch: Watch) -> None:
     await add_live(database, "mail.send", queue="mail")

@@ -126,6 +126,7 @@ async def copied(operator: Operator, text: str) -> None:
     await operator.until(lambda: text in operator.console.clipboard)
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_screen_is_copied_as_a_command_line(database: Database, watch: Watch) -> None:
     id = await add_live(database)
@@ -148,6 +149,7 @@ async def test_a_screen_is_copied_as_a_command_line(database: Database, watch: W
         await copied(operator, "runner reports --since 7d --by queue --url ")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_dialog_is_copied_with_the_answers_so_far(database: Database, watch: Watch) -> None:
     id = await add_live(database, run_at=ahead(3600))

@@ -56,6 +56,7 @@ async def at(operator: Operator, text: str, *shown: str) -> None:
     await operator.sees(*shown)
 
 
+@pytest.mark.slow
 async def test_the_console_shows_a_past_time_and_returns(watch: Watch, id: int) -> None:
     async with watch() as operator:
         await operator.sees("mail")
@@ -74,6 +75,7 @@ async def test_the_console_shows_a_past_time_and_returns(watch: Watch, id: int) 
         assert " AT " not in operator.text
 
 
+@pytest.mark.slow
 async def test_the_filter_and_the_open_task_stay_at_a_past_time(database: Database, watch: Watch, id: int) -> None:
     other = await put(database, queue="other", key="order-2")
     await shift(database, 1200)
@@ -114,6 +116,7 @@ async def test_the_badge_has_seconds_if_the_time_has(watch: Watch) -> None:
             assert session.lock_label(0.0) == badge
 
 
+@pytest.mark.slow
 async def test_no_action_is_possible_at_a_past_time(watch: Watch, id: int) -> None:
     async with watch(size=NARROW) as operator:
         await at(operator, "7m", " AT ")

@@ -70,6 +70,7 @@ async def test_all_that_match_are_counted_previewed_and_changed(database: Databa
     assert len(await audited(database)) == 12
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_new_values_are_set_on_all_that_match_and_undone(database: Database, watch: Watch) -> None:
     ids = await many(database, 12, queue="mail", priority=5)
@@ -158,6 +159,7 @@ async def test_tasks_submitted_after_the_marking_are_not_changed(database: Datab
     assert later not in [entry.task_id for entry in await audited(database)]
 
 
+@pytest.mark.slow
 async def test_a_bulk_operation_stops_midway_and_the_next_one_must_wait(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +192,7 @@ async def test_a_bulk_operation_stops_midway_and_the_next_one_must_wait(
     assert (await states(database))[State.CANCELLED] == 2
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_whole_failure_group_is_retried_spread_over_time(database: Database, watch: Watch) -> None:
     for id in range(100, 112):
@@ -225,6 +228,7 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
     assert max(times) > min(times)
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 async def test_a_key_on_a_failure_group_takes_the_span_of_the_screen(database: Database, watch: Watch) -> None:
     for id, hours in ((1, 0), (2, 0), (3, 5), (4, 5), (5, 5)):

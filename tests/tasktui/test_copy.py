@@ -70,6 +70,7 @@ async def test_a_failure_group_is_copied_and_an_empty_screen_copies_nothing(data
         await operator.until(lambda: operator.console.clipboard.startswith("runner tasks failure:f1 --url "))
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_other_rows_have_texts_too(database: Database, watch: Watch) -> None:
     runner = await add_runner(database, host="web-3", pid=4117)

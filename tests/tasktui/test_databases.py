@@ -59,6 +59,7 @@ async def test_the_line_of_databases_cuts_no_panel(database: Database, watch: Wa
         await operator.sees("of 30 tasks ─")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_key_acts_on_the_database_in_front(database: Database, watch: Watch, eu: Session) -> None:
     await add_live(database, queue="mail")

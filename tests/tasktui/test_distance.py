@@ -121,6 +121,7 @@ async def test_the_way_to_the_database_is_no_load() -> None:
     assert await cache.get(None, load, 0.9) > 4
 
 
+@pytest.mark.slow
 @on_postgresql
 async def test_no_bound_is_shown_before_the_exact_count(database: Database, migrated_url: str, tmp_path: Path) -> None:
     async with database.writing() as tx:

@@ -156,6 +156,7 @@ async def test_a_copy_keeps_unseen_secrets(
     assert row.queue == ("slow" if label == "Queue" else "payments")
 
 
+@pytest.mark.slow
 async def test_forms_refuse_a_payload_that_the_stored_signature_does_not_take(signed: Database, watch: Watch) -> None:
     copied = await add_past(signed, 900, handler="payments.charge", payload='{"order": 7, "token": "hunter-22"}')
     edited = await add_live(signed, handler="payments.charge", payload='{"order": 7, "amount": 1}')
@@ -188,6 +189,7 @@ async def test_the_form_of_an_unknown_handler_names_the_one_that_was_probably_me
     assert await audited(signed) == []
 
 
+@pytest.mark.slow
 async def test_a_form_submits_what_the_signature_refuses_with_a_reason(signed: Database, watch: Watch) -> None:
     async with watch("tasks") as operator:
         await operator.command("submit payments.charge")

@@ -259,6 +259,7 @@ async def test_a_window_may_become_tiny_and_large_again(names: list[str], databa
             await shrink_and_grow(operator)
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 @pytest.mark.parametrize("names", _split(ACTIONS, "terminate", "edit"), ids=["two", "others"])
 async def test_a_dialog_may_become_tiny_too(names: list[str], database: Database, watch: Watch) -> None:

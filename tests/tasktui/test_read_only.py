@@ -192,6 +192,7 @@ def _parameters(verb: Any) -> set[str]:
     return set(inspect.signature(verb).parameters) if inspect.iscoroutinefunction(verb) else set()
 
 
+@pytest.mark.slow
 async def test_the_connections_of_a_console_refuse_every_intervention(
     session: Session, database: Database, initial_rows: dict[str, list[str]]
 ) -> None:
@@ -272,6 +273,7 @@ def reader_url(migrated_url: str) -> Iterator[str]:
         yield seen_by["reader"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 async def test_a_login_that_may_only_look_sees_every_screen_and_changes_nothing(
     reader_url: str, initial_rows: dict[str, list[str]], watch: Watch

@@ -103,6 +103,7 @@ async def test_skipped_ticks_are_named_with_their_reason(database: Database) -> 
     )
 
 
+@pytest.mark.slow
 async def test_a_schedule_is_paused_edited_run_deleted_and_each_is_undone(database: Database, watch: Watch) -> None:
     await add(database)
     async with watch("schedules", (120, 40)) as operator:
@@ -130,7 +131,7 @@ async def test_a_schedule_is_paused_edited_run_deleted_and_each_is_undone(databa
     assert [entry.verb for entry in reversed(entries)] == ["add", "pause", "resume", "pause", "resume", "run", "delete"]
 
 
-@pytest.mark.representatives(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [NARROW, WIDE])
 async def test_the_values_of_a_schedule_are_edited_and_that_is_undone(
     database: Database, watch: Watch, size: tuple[int, int]

@@ -82,6 +82,7 @@ def row(operator: Operator, name: str) -> list[str]:
     return next((words for words in found if words[:1] == [name]), [])
 
 
+@pytest.mark.representatives(1)
 @EACH_PAIR
 async def test_the_overview_has_each_shard_each_queue_and_their_totals(profile: Sharded) -> None:
     async with filled(profile), console_of(profile) as operator:
@@ -110,6 +111,7 @@ async def test_a_shard_that_is_away_is_unknown_until_it_answers(profile: Sharded
         assert "unknown" not in operator.text
 
 
+@pytest.mark.slow
 async def test_enter_opens_a_shard_and_its_name_the_overview_again(profile: Sharded) -> None:
     async with filled(profile), console_of(profile) as operator:
         await operator.sees(" total ")
@@ -134,6 +136,7 @@ def listed(operator: Operator) -> list[str]:
     return re.findall(r"\b(?:eu|us):\d+", operator.text)
 
 
+@pytest.mark.slow
 @EACH_PAIR
 async def test_the_list_has_the_tasks_of_all_shards_and_opens_one_in_its_shard(profile: Sharded) -> None:
     async with filled(profile) as databases, console_of(profile) as operator:
@@ -262,6 +265,7 @@ async def test_no_change_and_no_past_time_of_all_shards(profile: Sharded, comman
             await database.dispose()
 
 
+@pytest.mark.representatives(1)
 @EACH_PAIR
 async def test_a_server_that_is_stopped_delays_no_other_shard(
     profile: Sharded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -328,6 +332,7 @@ async def test_a_profile_without_shards_has_no_session_over_them(profile: Sharde
         assert with_all_shards([session], [session.settings]) == [session]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "title"), [((), "orders, 2 shards"), (("--task", "17"), "17")])
 def test_the_console_begins_with_all_shards_or_with_a_task_of_one(
     profile: Sharded, words: tuple[str, ...], title: str

@@ -16,6 +16,7 @@ from tests.tasktui.test_actions import confirm
 from tests.tasktui.test_overview import AT, BEHIND, runner
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_first_alert_is_silenced_by_key_and_its_silence_ends(database: Database, watch: Watch) -> None:
     await add_live(database, "ghost.run", run_at=ahead(-100))

@@ -49,6 +49,7 @@ def terminal(sqlite: SqliteDatabases, tmp_path: Path) -> Iterator[Terminal]:
     console.close()
 
 
+@pytest.mark.slow
 def test_without_a_terminal_it_points_at_the_command_line() -> None:
     done = call()
     assert (done.returncode, done.stdout) == (2, "")
@@ -65,6 +66,7 @@ def test_a_first_word_runs_the_command_of_that_name(tmp_path: Path) -> None:
     assert "\n  work       Run tasks" in call("--help").stdout
 
 
+@pytest.mark.slow
 def test_a_password_in_the_arguments_is_refused() -> None:
     console = Terminal("--url", "postgresql://ana:hunter2@localhost/app")
     assert console.ends() == 3
@@ -147,7 +149,7 @@ FROZEN = SILENT.replace("lambda: True", "lambda: False").replace(
 )
 
 
-@pytest.mark.representatives(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "code", "message"),
     [(STUCK, 128 + signal.SIGQUIT, b""), (SILENT, 4, b"the database has not answered"), (FROZEN, 0, b"")],
@@ -177,6 +179,7 @@ sys.exit(starting.main(Arguments(), bool))
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_start_that_waits_for_a_locked_file(
     sqlite: SqliteDatabases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,6 +396,7 @@ def packet(kind: bytes, payload: bytes) -> bytes:
     return kind + len(payload).to_bytes(4, "big") + payload
 
 
+@pytest.mark.slow
 def test_a_server_shows_it_in_a_browser(sqlite: SqliteDatabases, tmp_path: Path) -> None:
     environment = os.environ | {
         "TEXTUAL_DRIVER": "textual.drivers.web_driver:WebDriver",
@@ -415,6 +419,7 @@ def test_a_server_shows_it_in_a_browser(sqlite: SqliteDatabases, tmp_path: Path)
     assert (console.returncode, errors) == (0, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environment", "ascii_signs"),
     [

@@ -60,6 +60,7 @@ def test_a_file_that_holds_no_views_is_not_overwritten(tmp_path: Path, text: str
     assert path.read_bytes() == text.encode("latin-1")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_filter_of_the_list_is_saved_and_comes_back(database: Database, watch: Watch) -> None:
     await add_live(database, queue="mail", key="this-one")

@@ -69,6 +69,7 @@ async def test_advice_has_the_keys_that_follow_it(database: Database, advice: st
     assert [f"{each.key} {each.words}" for each in found] == keys
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_key_of_the_explanation_opens_the_preview_of_its_remedy(database: Database, watch: Watch) -> None:
     """Also on a screen that does not have the key."""
@@ -253,6 +254,7 @@ async def test_without_a_task_there_is_nothing_to_ask(watch: Watch) -> None:
         await operator.sees_notice("No task under the cursor")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_w_explains_many_tasks_by_their_causes(database: Database, watch: Watch) -> None:
     await add_runner(database, handlers='["smtp.send"]', host="web-9")

@@ -37,6 +37,7 @@ def pytest_of(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     return subprocess.run([*command, *arguments], cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_plugin_of_pytest_loads_nothing_until_a_test_asks_for_its_fixture(tmp_path: Path) -> None:
     test = (
         "import sys\ndef test() -> None:\n    assert not {'runner', 'sqlalchemy', 'tasktui.app'} & set(sys.modules)\n"
@@ -46,6 +47,7 @@ def test_the_plugin_of_pytest_loads_nothing_until_a_test_asks_for_its_fixture(tm
     assert "1 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
+@pytest.mark.slow
 def test_a_project_with_a_module_runner_keeps_its_tests_and_the_fixture_names_it(tmp_path: Path) -> None:
     (tmp_path / "runner.py").write_text("RUNS = 1\n")
     (tmp_path / "test_own.py").write_text("import runner\ndef test() -> None:\n    assert runner.RUNS\n")
