@@ -128,7 +128,7 @@ def _columns(at: datetime) -> tuple[Column[RunnerRow], ...]:
         figure("PID", lambda runner: runner.pid),
         Column("STATE", lambda runner: ", ".join((_state(runner), *runner.remarks)), fixed=True),
         figure("SEEN", lambda runner: runner.heartbeat_age, formatting.age),
-        figure("SLOTS", lambda runner: f"{runner.running_tasks}/{runner.capacity}"),
+        figure("SLOTS", lambda runner: f"{min(runner.running_tasks, runner.capacity)}/{runner.capacity}"),
         figure("CPU", lambda runner: runner.cpu, formatting.share),
         figure("MEMORY", lambda runner: runner.memory, formatting.size),
         figure("UPTIME", lambda runner: formatting.since(runner.started_at, at)),
@@ -167,5 +167,5 @@ async def _send(
 
 def _sentence(row: RunnerRow, command: RunnerCommand, dry_run: bool) -> str:
     runner = runner_name(row.id, row.host, row.pid)
-    used = f"{row.running_tasks} of {row.capacity} slots in use"
+    used = formatting.slots(row.running_tasks, row.capacity)
     return f"{runner}, {used}, {'would receive' if dry_run else 'will receive'}: {command}"

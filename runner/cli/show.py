@@ -215,7 +215,7 @@ def _print_pauses(detail: TaskDetail) -> None:
 
 
 def _print_failures(detail: TaskDetail, reveal: bool) -> None:
-    if detail.error:
+    if detail.error and detail.task.remark:
         print_title("last error")
         print_block(_bounded(mask(detail.error, reveal=reveal), detail.task.id))
     print_title("timeline")

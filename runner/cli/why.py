@@ -35,7 +35,7 @@ COLUMNS: tuple[Column[CauseGroup], ...] = (
     figure("TASKS", lambda group: group.tasks, thousands),
     Column("CAUSE", lambda group: group.phrase),
     figure("EXAMPLE", lambda group: group.example),
-    Column("CHANGE", lambda group: group.command or f"runner why {group.example}"),
+    Column("CHANGE", lambda group: group.advice),
 )
 
 

@@ -138,6 +138,12 @@ def since(moment: datetime | None, at: datetime) -> str:
     return NOTHING if moment is None else age(at - moment)
 
 
+def slots(running: int, capacity: int) -> str:
+    """The used slots of runners. They may have claimed more tasks than that: `10 of 10 slots, 3 prefetched`."""
+    more = f", {running - capacity:,} prefetched" if running > capacity else ""
+    return f"{min(running, capacity):,} of {capacity:,} slots{more}"
+
+
 def distance(moment: datetime | None, at: datetime) -> str:
     """The distance of a moment from `at`: `in 3m10s`, `now`, `2m ago`."""
     if moment is None:

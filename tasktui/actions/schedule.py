@@ -117,7 +117,7 @@ def ask_to_run(action: Action, session: Session, targets: Targets) -> Dialog | N
     row = targets.schedule()
     if row is None:
         return None
-    about = [content(("Beside an unfinished run", "bold")), _task(row)]
+    about = [content(("Also while another run is unfinished", "bold")), _task(row)]
     question = _question(action, row, about, partial(_run, session, row))
     return replace(question, title="Run?", subject=f"{question.subject} now")
 

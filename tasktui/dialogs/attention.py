@@ -17,6 +17,7 @@ from tasktui.actions.actions import ACTIONS
 from tasktui.data.alerts import SIGNS, AlertCause, as_attention, folded
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.render.render import content
+from tasktui.render.rows import collapsed
 from tasktui.session.cache import TtlCache
 from tasktui.session.session import Session
 
@@ -149,4 +150,4 @@ def cause_lines(causes: Sequence[AlertCause], width: int, selected: int) -> Iter
         text = "\n    ".join([first, *rest])
         yield content((f"{mark} {SIGNS[shown.role]} ", f"bold {shown.role}"), (text, "bold strong"))
         for effect in cause.effects:
-            yield content(("    └ ", "faint"), (textwrap.shorten(effect.sentence, max(20, width - 6)), "muted"))
+            yield content(("    └ ", "faint"), (collapsed(effect.sentence, max(20, width - 6)), "muted"))

@@ -171,17 +171,13 @@ def many_lines(
         wrapped = textwrap.wrap(line(group.phrase), max(20, width - len(indent)))
         text = f"\n{indent}".join(wrapped)
         yield content((head, "bold strong"), *share, (f"  {text}", "bold strong" if number == 1 else "text"))
-        yield content((indent, ""), *_remedy(_advice(group), remedy_keys(group.command, parse=parse)), _freed(group))
+        yield content((indent, ""), *_remedy(group.advice, remedy_keys(group.command, parse=parse)), _freed(group))
     if len(answer.causes) > MOST_CAUSES:
         yield content((f"and {len(answer.causes) - MOST_CAUSES} more causes", "faint"))
     if (best := answer.frees_most) is not None:
         yield content("")
         yield content(("What helps most", "bold strong"))
         yield content(" ", *_remedy(best.command, remedy_keys(best.command, parse=parse)), _freed(best))
-
-
-def _advice(group: CauseGroup) -> str:
-    return group.command or f"runner why {group.example}"
 
 
 def _freed(group: CauseGroup) -> tuple[str, str]:

@@ -210,12 +210,13 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     died = total_of(view.slow.dead.values()) if view.slow else None
     late = oldest is not None and any(queue.falls_behind for queue in data.queues)
     slots = " slots" if width >= 18 else ""
+    in_slots = f"  of {capacity:,}{slots}" if busy <= capacity else f"  {busy - capacity:,} prefetched"
     change = sum(queue.arrived.number - queue.minute.finished for queue in data.queues)
     in_and_out = f"  {'▲' if change > 0 else '▼'} {abs(change):,} / min" if change else "  steady"
     in_and_out = "" if data.hides_queues or not ready.number else in_and_out
     return [
         ("READY", [(str(ready), "bold strong") if known else ("reading", "faint"), (in_and_out, "muted")]),
-        ("RUNNING", [(f"{busy:,}", "bold running"), (f"  of {capacity:,}{slots}", "muted")]),
+        ("RUNNING", [(f"{busy:,}", "bold running"), (in_slots, "muted")]),
         ("DONE / MIN", [(f"{view.last('succeeded'):,}", "bold strong"), *_compared(view.last("succeeded"), done)]),
         (
             "FAILED / MIN",

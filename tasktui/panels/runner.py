@@ -43,7 +43,7 @@ def _facts(runner: RunnerRow, data: Workforce) -> Iterator[tuple[str, str]]:
     yield "queues", ", ".join(runner.queues) or "all"
     kinds = [f"{number:,} {kind}" for kind, number in runner.sizes.items() if number]
     some = f": {', '.join(kinds)}" if len(kinds) > 1 else ""
-    yield "slots", f"{runner.running_tasks:,} of {runner.capacity:,} in use{some}"
+    yield "slots", f"{min(runner.running_tasks, runner.capacity):,} of {runner.capacity:,} in use{some}"
     measured = [percent(runner.cpu), formatting.size(runner.memory)]
     if any(measured):
         yield "process", ", ".join(part for part in (f"pid {runner.pid}", *measured) if part)

@@ -194,7 +194,7 @@ def sentence(board: ScheduleBoard, row: ScheduleRow, zone: tzinfo) -> Row:
 
 def _past(runs: Sequence[ScheduleRun]) -> str:
     """The results of the last ticks, and why some of them had no run."""
-    last = f"of the last {len(runs)} ticks"
+    last = f"of the last {len(runs)} ticks" if len(runs) > 1 else "tick"
     longest = max((run.task.duration or 0.0 for run in runs if run.task is not None), default=0.0)
     took = f" (the longest took {formatting.duration(longest)})" if longest else ""
     counts = (

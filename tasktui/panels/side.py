@@ -60,7 +60,7 @@ def runners(view: View, width: int, most: int) -> list[Row]:
     busy, capacity = (sum(getattr(runner, name) for runner in data.alive) for name in ("running_tasks", "capacity"))
     registered, alive = len(data.runners), sum(not runner.silent for runner in data.alive)
     some: list[Part] = [(f"{alive} of {registered} alive, ", "lost" if alive < registered else "muted")]
-    legend = [*some, (f"{busy:,} of {capacity:,} slots", "text")]
+    legend = [*some, (formatting.slots(busy, capacity), "text")]
     rows: list[Row] = [rule([heading("RUNNERS")], width, legend)]
     if not registered:
         return [*rows, fit([("  none is registered; start one: ", "muted"), ("runner work", "bold strong")], width)]
@@ -89,7 +89,7 @@ def _runner(runner: RunnerRow, data: Overview, colours: dict[str, int], width: i
     mark: Part = (f"{age} ago", "faint") if well else (f"silent {age}", "bold lost")
     name_width = min(max(13, width // 4), 26)
     bar = max(8, width - name_width - 29)
-    used = f"{runner.running_tasks}/{runner.capacity}"
+    used = f"{min(runner.running_tasks, runner.capacity)}/{runner.capacity}"
     blocks = slots(data.slots.get(runner.id, {}), runner.capacity, bar, colours)
     left: list[Part] = [(" ", ""), (sign, role), (fitted(name, name_width), "text" if well else "bold lost"), (" ", "")]
     bar_parts = blocks if well else faded(blocks)

@@ -283,7 +283,7 @@ def trouble(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> li
         decision: list[Row] = [[(line(last.rule, width), "muted")]] if last.rule else []
         rows = error_rows(last.error_type, last.message, last.traceback, width, reveal=reveal, unfold=unfold)
         return [*decision, *rows]
-    if detail.error and _pending(detail) is None:
+    if detail.error and detail.task.remark and _pending(detail) is None:
         kind, _, message = detail.error.partition(": ")
         return error_rows(kind, message, None, width, reveal=reveal, unfold=unfold)
     return []

@@ -1,7 +1,7 @@
 """OverviewScreen: queues, throughput, failures and alerts."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -116,6 +116,15 @@ async def _none() -> None:
     """A step for a query that is not needed."""
 
 
+async def _read_now(
+    tx: Transaction, last: Overview, cached: Callable[..., Awaitable[Mapping[str, Count]]]
+) -> tuple[Overview, Mapping[str, Count]]:
+    """Read the overview, and the new dead tasks in the transaction of all dead ones."""
+    from tasktui.data.background import newly_dead  # not needed for the first data
+
+    return await tx.gather(read_overview(tx, last), cached(partial(newly_dead, tx)))
+
+
 class OverviewScreen(LiveScreen):
     """Problems, figures, queues and plots."""
 
@@ -181,9 +190,11 @@ class OverviewScreen(LiveScreen):
         if last is None:  # Show the first data early. The expensive queries run in the second read, which follows.
             self._last = await self.session.read(read_overview)
             return self._last
-        now, rest = await asyncio.gather(
-            self.session.read(read_overview, last), self.session.read(self._read_rest, last)
+        (now, dead), rest = await asyncio.gather(
+            self.session.read(_read_now, last, partial(self._dead_cache.get, None, distance=self.session.distance)),
+            self.session.read(self._read_rest, last),
         )
+        rest = rest._replace(slow=replace(rest.slow, dead=dead))
         self._last, self._slow, self._silences, self._recovery = now, rest.slow, rest.silences, rest.recovery
         queues = now.queues if rest.backlog is None else deepened(now.queues, rest.backlog)
         self._counted = rest.backlog is not None or not any(queue.is_capped for queue in queues)
@@ -191,7 +202,7 @@ class OverviewScreen(LiveScreen):
 
     async def _read_rest(self, tx: Transaction, last: Overview) -> "OverviewRest":
         """Run the expensive queries, about the problems of the last overview."""
-        from tasktui.data.background import newly_dead, read_background  # not needed for the first data
+        from tasktui.data.background import read_background  # not needed for the first data
 
         behind = tuple(queue.queue for queue in last.queues if queue.falls_behind)
         failing = tuple(last.failing)
@@ -203,17 +214,14 @@ class OverviewScreen(LiveScreen):
             self._day_cache.get(None, partial(day, tx), self.session.distance) if self._span else _none(),
             self._recovery_cache.get(None, partial(recovery, tx), self.session.distance),
         )
-        backlog, details, slow, dead, silences, (measured, flows, outage) = await tx.gather(
+        backlog, details, slow, silences, (measured, flows, outage) = await tx.gather(
             self._backlog_cache.get(None, partial(read_backlog, tx), self.session.distance) if is_capped else _none(),
             self._trouble_cache.get((behind, failing), ask, self.session.distance) if behind or failing else _none(),
             self._slow_cache.get(wide, partial(read_background, tx, wide=wide), self.session.distance),
-            self._dead_cache.get(None, partial(newly_dead, tx), self.session.distance),
             self._silence_cache.get(None, partial(read_silences, tx), self.session.distance),
             plots,
         )
-        return OverviewRest(
-            backlog, details or Diagnoses(), replace(slow, dead=dead), silences, measured, flows or (), outage
-        )
+        return OverviewRest(backlog, details or Diagnoses(), slow, silences, measured, flows or (), outage)
 
     def show(self, snapshot: Any) -> None:
         """Show the overview."""

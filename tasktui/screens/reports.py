@@ -1,6 +1,6 @@
 """ReportsScreen: success rates, durations and volume over a time span, by handler or queue."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta, tzinfo
 from functools import partial
@@ -47,7 +47,7 @@ from tasktui.render.rows import BLANK, Part, Row, ends, fit, heading, rule
 from tasktui.screens.row_texts import texts_of_row
 from tasktui.session.cache import TtlCache
 from tasktui.shell.live import LiveScreen
-from tasktui.widgets.canvas import Canvas
+from tasktui.widgets.canvas import Canvas, FittedCanvas
 from tasktui.widgets.table import HELD, Table
 
 NORMAL, WIDE = 100, 180
@@ -133,7 +133,7 @@ class ReportsScreen(LiveScreen):
     def parts(self) -> Iterable[Widget]:
         """Return the figures, the plots and the table."""
         yield Canvas(id="about")
-        yield Horizontal(Canvas(id="done"), Canvas(id="times"), Canvas(id="waits"), id="plots")
+        yield Horizontal(*(FittedCanvas(id=name) for name in PLOTS), id="plots")
         yield Canvas(id="title")
         yield self._table
         yield Canvas(id="shares")
@@ -175,7 +175,7 @@ class ReportsScreen(LiveScreen):
         self.query_one("#title", Canvas).draw([BLANK, rule([title], self.size.width, order)])
         _draw_plots(self, report, span, len(rows), waits=self._waits)
         shares = failed_shares(report, span, self.size, self.session.zone)
-        self._table.styles.height = min(len(rows) + 1, max(3, self.size.height // 3)) if shares else "1fr"
+        self._table.set_class(bool(shares), "short")
         self.query_one("#shares", Canvas).draw(shares)
 
     def _upper(self, report: ReportData) -> list[Row]:
@@ -280,17 +280,13 @@ def _draw_plots(screen: LiveScreen, report: ReportData, span: ReportSpan, rows: 
     screen.query_one("#plots").display = size.width >= NORMAL
     if size.width < NORMAL:
         return
-    names = ["done", "times", "waits"] if size.width >= WIDE else ["done", "waits" if waits else "times"]
-    width, rest = divmod(size.width - 2 * (len(names) - 1), len(names))
+    hidden = "" if size.width >= WIDE else "times" if waits else "waits"
     spare = size.height - OTHER_ROWS - rows - screen.frame.databases_height if size.height < TALL else 0
     high = max(3, min(16, 2 * ((size.height - 22) // 4)), min(MOST_PLOT, 2 * (spare // 2)))
-    for place, name in enumerate(("done", "times", "waits")):
-        canvas = screen.query_one(f"#{name}", Canvas)
-        canvas.display = name in names
-        room = width + rest * (name == names[-1])
-        canvas.styles.margin, canvas.styles.width = (0, 0, 0, 2 if place else 0), room
-        draw = volume if name == "done" else partial(spread, waits=name == "waits")
-        canvas.draw(draw(report, span, screen.session.zone, room, high) if canvas.display else [])
+    for name, draw in PLOTS.items():
+        canvas = screen.query_one(f"#{name}", FittedCanvas)
+        canvas.display = name != hidden
+        canvas.show(partial(draw, report, span, screen.session.zone, high))
 
 
 def _short(figure: Figure) -> Row:
@@ -305,7 +301,7 @@ def _volume(report: ReportData, span: ReportSpan, key: str) -> Row:
     return plot.sparkline([sum(values) for values in zip(*rows, strict=True)], VOLUME) if rows else BLANK
 
 
-def volume(report: ReportData, span: ReportSpan, zone: tzinfo, width: int, height: int) -> list[Row]:
+def volume(report: ReportData, span: ReportSpan, zone: tzinfo, height: int, width: int) -> list[Row]:
     """Succeeded tasks per minute, and failed attempts in front of them."""
     room = width - AXIS
     values = [
@@ -319,7 +315,7 @@ def volume(report: ReportData, span: ReportSpan, zone: tzinfo, width: int, heigh
 
 
 def spread(
-    report: ReportData, span: ReportSpan, zone: tzinfo, width: int, height: int, *, waits: bool = False
+    report: ReportData, span: ReportSpan, zone: tzinfo, height: int, width: int, *, waits: bool = False
 ) -> list[Row]:
     """The run times, or the waits from the due time to the start, from p50 to p95."""
     ranges, room = report.ranges(span, waits=waits), width - AXIS - 1
@@ -332,6 +328,10 @@ def spread(
         for index, row in enumerate(plot.band(columns, height, late, top))
     ]
     return [_titled("WAIT" if waits else "RUN TIME", report, note, width), *rows, _axis(report, zone, room, "")]
+
+
+PLOTS: dict[str, Callable[..., list[Row]]] = {"done": volume, "times": spread, "waits": partial(spread, waits=True)}
+"""The plots by the id of their canvas: each makes its rows for a height and a width."""
 
 
 def _titled(text: str, report: ReportData, note: Row, width: int) -> Row:

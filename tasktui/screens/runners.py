@@ -265,7 +265,7 @@ def totals_row(data: Workforce, width: int) -> Row:
     left: list[Part] = [(f"  {len(alive) - silent}", "bold succeeded"), (" alive", "muted")]
     for number, word in ((silent, "silent"), (len(data.runners) - len(alive), "lost")):
         left += [(f", {number}", "bold lost"), (f" {word}", "lost")] if number else []
-    left += [("   ", ""), (f"{busy:,}", "bold running"), (f" of {capacity:,} slots busy   ", "muted")]
+    left += [("   ", ""), (f"{formatting.slots(busy, capacity)}   ", "running")]
     bar = min(30, width - 86)
     left += [*gauge([(share, "retrying" if share >= 1 else "running")], bar), ("  ", "")] if bar >= FEW_CELLS else []
     left += [(f"{round(share * 100)} %", "bold strong")]
@@ -301,7 +301,7 @@ def runner_line(
         "VERSION": Cell(line(runner.version), "muted"),
         "UP": Cell(re.sub(r"(?<=m)\d\ds$", "", formatting.since(runner.started_at, data.at)), "muted"),
         SLOTS: Cell("".join(text for text, _ in blocks), "running", tuple(blocks if well else faded(blocks))),
-        "USED": Cell(f"{runner.running_tasks}/{runner.capacity}", "text"),
+        "USED": Cell(f"{min(runner.running_tasks, runner.capacity)}/{runner.capacity}", "text"),
         "CPU": Cell(percent(runner.cpu), "text" if runner.alive else "faint"),
         "MEMORY": Cell(formatting.size(runner.memory), "muted" if runner.alive else "faint"),
         "/MIN": Cell(compact(flow.finished / 10), "text" if flow.finished else "faint"),

@@ -88,7 +88,6 @@ class PreviewPane:
         self.below.display, self.beside.display = shown and not wide, shown and wide
         detail = self._detail if self._detail is not None and self._detail.task.id == cursor else None
         if self.below.display:
-            self.below.styles.height = PREVIEW
             rows = preview(detail, session.zone, size.width, PREVIEW, tall=False) if detail else []
             self.below.draw([*rows, *[BLANK] * (PREVIEW - len(rows))])
         elif self.beside.display:

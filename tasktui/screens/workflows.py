@@ -89,7 +89,6 @@ class WorkflowsScreen(LiveScreen):
         kind = "unfinished workflow" if self._unfinished else "workflow"
         figure: list[Part] = [(count_noun(len(rows), kind), "muted")]
         self.query_one("#title", Canvas).draw([rule([heading("WORKFLOWS")], self.size.width, figure)])
-        self._table.styles.height = max(3, min(len(rows) + 1, self.size.height // 3))
         self._table.show(tuple(rows), lambda id: workflow_line(rows[id], board.paths.get(id), board.at))
         self._draw_graph(board)
 

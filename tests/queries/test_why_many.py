@@ -155,3 +155,6 @@ async def test_a_retry_frees_no_task_that_an_open_breaker_would_hold(database: D
         await add_live(database, handler, attempt=1, error="no", run_at=ahead(900))
     (group,) = (await explain(database)).causes
     assert (group.kind, group.tasks, group.freed) == ("due", 3, 1)
+    await add_live(database, "sms", queue="held", run_at=ahead(-1))
+    (held,) = (await explain(database, "queue:held")).causes
+    assert (held.command, held.advice) == ("", "repair the service; the next probe that succeeds closes the breaker")

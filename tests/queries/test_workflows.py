@@ -25,6 +25,7 @@ from runner.queries.workflows.mermaid import mermaid
 from runner.queries.workflows.svg import svg
 from runner.store.submit import submit_with_result
 from tests.store.dependencies import resolve_parents
+from tests.store.rows import ahead
 from tests.store.runners import Runner
 
 pytestmark = pytest.mark.both_databases
@@ -61,6 +62,9 @@ async def test_a_new_workflow_waits(database: Database) -> None:
     assert (row.id, row.name, row.submitted_by, row.state) == (id, "order 17", "shop", State.WAITING)
     assert (row.tasks, row.total, row.done, row.failed) == ({"waiting": 1, "blocked": 3}, 4, 0, 0)
     assert row.oldest is not None
+    async with database.writing() as tx:
+        await tx.execute(sa.update(tx.tables.task).values(run_at=ahead(60)))
+    assert (await database.read(workflows))[0].oldest is None
 
 
 async def test_the_state_of_the_whole_follows_the_tasks(database: Database, runner: Runner) -> None:

@@ -190,7 +190,7 @@ def test_the_plot_of_waits_is_a_band_up_to_an_hour(palette: str) -> None:
     theme.use(palette)
     at = int(NOON.timestamp() // 60)
     waited = {at - ago: (0.5, 600.0 if ago < 20 else 2.0) for ago in range(1, 60)}
-    head, *rows, axis = spread(ReportData(SUMMARY, ALL, (), {}, waited), SPANS[0], UTC, 68, 8, waits=True)
+    head, *rows, axis = spread(ReportData(SUMMARY, ALL, (), {}, waited), SPANS[0], UTC, 8, 68, waits=True)
     assert plain([head]).startswith("─ WAIT ─")
     assert "11:40" in plain([axis])
     early, late = (

@@ -6,6 +6,8 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
+from runner.model.task import State
+from tests.store.rows import add_past
 from tests.store.table import put
 from tests.tasktui.conftest import Watch
 from tests.tasktui.test_actions import confirm
@@ -48,3 +50,13 @@ async def test_a_signal_is_sent_on_the_task_screen(database: Database, watch: Wa
         (signal,) = await tx.rows(sa.select(tx.tables.signal).where(tx.tables.signal.c.name == "approved"))
         (row,) = await tx.rows(sa.select(tx.tables.task.c.run_at <= db_now()).where(tx.tables.task.c.id == task))
     assert (signal.task_id, signal.payload, row[0]) == (task, '{"by": "ana"}', True)
+
+
+async def test_the_reason_of_a_wait_that_has_ended_is_no_error(database: Database, watch: Watch) -> None:
+    await add_past(database, 7, State.SUCCEEDED, handler="order", attempt=1, error="waits for signal approved")
+    async with watch("task", task_id=7) as operator:
+        await operator.sees("Succeeded")
+        assert "waits for signal" not in operator.text
+        await operator.command("tasks handler:order")
+        await operator.sees("REASON", "succeeded")
+        assert "waits for signal" not in operator.text

@@ -74,10 +74,13 @@ class TaskRow:
 
     @property
     def remark(self) -> str | None:
-        """The text of a list's last column: the open dependencies, or the last error."""
+        """The text of a list's last column: the open dependencies, or the last error.
+
+        A task that succeeded at its first attempt has no error: its text is the reason of a wait that has ended.
+        """
         if self.state is State.BLOCKED:
             return f"waits for {count_noun(self.blocked_by, 'task')}" if self.blocked_by else None
-        return self.error
+        return None if self.state is State.SUCCEEDED and self.attempt <= 1 else self.error
 
     @JsonProperty
     def state(self) -> State:

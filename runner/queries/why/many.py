@@ -61,6 +61,7 @@ class CauseGroup:
         kind: the kind of the cause, see Cause.
         phrase: the cause; values from the database in it are safe to print.
         command: the shell command that lifts the cause; empty if no single one does.
+        advice: the next step: the command, or what one of the tasks needs.
         freed: the tasks that the command frees: they have no other cause.
         example: the id of one of the tasks.
         view: where to see more.
@@ -70,6 +71,7 @@ class CauseGroup:
     phrase: str
     tasks: int
     command: str
+    advice: str
     freed: int
     example: int
     view: RelatedView
@@ -146,7 +148,8 @@ def _group(kind: str, common: CommonCause, situations: Sequence[_Situation], tas
     first = situations[0]
     view = first.causes[0].view or RelatedView("task", str(first.example))
     tasks = sum(each.tasks for each in situations)
-    return CauseGroup(kind, common.phrase, tasks, command, freed, first.example, view)
+    advice = command or first.causes[0].advice or f"runner why {first.example}"
+    return CauseGroup(kind, common.phrase, tasks, command, advice, freed, first.example, view)
 
 
 async def _examined(tx: Transaction, task_filter: Filter, most: int) -> tuple[list[int], list[int], bool]:

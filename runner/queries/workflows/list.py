@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from runner.db.schema import is_state
 from runner.db.transaction import Transaction
+from runner.db.types import db_now
 from runner.model.task import FINAL, State
 from runner.queries.rows import moment, readable, text
 from runner.text.document import JsonProperty
@@ -30,7 +31,7 @@ class WorkflowRow:
         submitted_at: when it was submitted; None if its row is gone, after a restore of its tasks from an archive.
         submitted_by: the user or program that submitted it.
         tasks: the number of its tasks by stored state, without states that none has.
-        oldest: the due time of the oldest task that waits or runs; None if none does.
+        oldest: the due time of the oldest due task that waits or runs; None without one.
     """
 
     id: int
@@ -124,7 +125,7 @@ async def workflow_rows(tx: Transaction, ids: Sequence[int]) -> list[WorkflowRow
 def count_statements(tx: Transaction, ids: Sequence[int]) -> list[sa.Select[Any]]:
     """The statements that count the tasks of workflows by state: of the live table, and of the history."""
     task, past = tx.tables.task.c, tx.tables.history.c
-    due = sa.case((is_state(task.state, State.WAITING, State.RUNNING), task.run_at))
+    due = sa.case((is_state(task.state, State.WAITING, State.RUNNING) & (task.run_at <= db_now()), task.run_at))
     statements = []
     for table, more in ((task, [tx.dialect.readable_time(sa.func.min(due)).label("oldest")]), (past, [])):
         number = sa.func.count().label("number")
