@@ -1,6 +1,7 @@
 """Write the pages of the documentation site to build/pages, for any program that builds a site from Markdown.
 
-They are the pages of docs/, pages from files outside docs/, tables that are generated from the code, and llms.txt.
+They are the pages of docs/, pages from files outside docs/, tables that are generated from the code, the files that a
+page shows, and llms.txt.
 """
 
 import re
@@ -59,10 +60,15 @@ def _relinked(text: str, prefix: str) -> str:
 
 
 def _filled(text: str) -> str:
-    """Fill in the tables that are generated from the code."""
+    """Fill in the tables that are generated from the code, and the files that a page shows."""
     for name, lines in _TABLES.items():
         text = text.replace(f"<!-- {name} -->", "\n".join(lines()))
-    return text
+    return re.sub(r"<!-- file (\S+) -->", lambda shown: _fenced(PROJECT / shown[1]), text)
+
+
+def _fenced(file: Path) -> str:
+    language = {".yaml": "yaml", ".service": "ini", "": file.name.lower()}[file.suffix]
+    return f"```{language}\n{file.read_text(encoding='utf-8')}```"
 
 
 def _errors() -> Iterator[str]:

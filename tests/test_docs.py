@@ -55,7 +55,8 @@ __all__ = ["shell_environment"]
 
 PAGES = (README, *sorted(DOCS.rglob("*.md")))
 CONTRIBUTING = DOCS.parent / "CONTRIBUTING.md"
-CONSOLE, HANDLERS, OPERATING, SQL = (DOCS / f"{name}.md" for name in ("console", "handlers", "operating", "sql"))
+NAMES = ("console", "handlers", "operating", "sql", "submitting")
+CONSOLE, HANDLERS, OPERATING, SQL, SUBMITTING = (DOCS / f"{name}.md" for name in NAMES)
 
 WIDEST_CODE = 113
 """Characters in a line of code of the site on a screen of 1,440 pixels; narrower screens wrap longer lines."""
@@ -203,7 +204,7 @@ def test_every_option_of_a_handler_is_listed() -> None:
 
 def test_every_option_of_a_task_is_listed_with_its_flag() -> None:
     options = [[code(name), code(f"--{(option.flag or name).replace('_', '-')}")] for name, option in SETTABLE.items()]
-    assert [row[:2] for row in table("option", "`options` takes the options of a task", HANDLERS)] == options
+    assert [row[:2] for row in table("option", "`options` takes the options of a task", SUBMITTING)] == options
 
 
 def test_every_option_of_a_schedule_is_listed() -> None:
@@ -215,7 +216,7 @@ def test_every_option_of_a_schedule_is_listed() -> None:
 
 
 def test_every_documented_error_of_a_result_exists() -> None:
-    for row in table("error", "## Results", HANDLERS):
+    for row in table("error", "## Results", SUBMITTING):
         assert issubclass(getattr(errors, row[0].strip("`")), Exception)
 
 
@@ -238,7 +239,7 @@ UNLISTED = {"dialogs", "startup", "terminal", "testing", "widgets"}
 
 def test_every_error_of_a_submit_is_listed() -> None:
     raised = re.findall(r"\b([A-Z][a-z]+[A-Z]\w+)\b", (inspect.getdoc(Submitter.submit) or "").partition("Raises:")[2])
-    listed = [word for row in table("error", "A submit raises an error", HANDLERS) for word in words(row[0])]
+    listed = [word for row in table("error", "A submit raises an error", SUBMITTING) for word in words(row[0])]
     assert sorted(listed) == sorted({*raised, "InvalidTask"})
     assert all(issubclass(getattr(errors, name), errors.RunnerError) for name in listed)
 
@@ -350,9 +351,9 @@ ORDERS = (
 @pytest.mark.slow
 @on_sqlite
 def test_the_documented_handlers_work(tmp_path: Path, shell_environment: dict[str, str]) -> None:
-    sections = [("handlers", ""), ("unique-keys", ""), ("dependencies", ""), ("strategies", "Hosts")]
-    sections.append(("transactions", "Exactly-once transactions"))
-    examples = [block for page, section in sections for block in blocks(DOCS / f"{page}.md", "python", section)]
+    sections = {"handlers": "", "submitting": "", "unique-keys": "", "dependencies": "", "strategies": "Hosts"}
+    sections["transactions"] = "Exactly-once transactions"
+    examples = [block for page, section in sections.items() for block in blocks(DOCS / f"{page}.md", "python", section)]
     module = "\n\n".join(block.text for block in examples)
     (tmp_path / "documented.py").write_text(module)
     (tmp_path / "submit.py").write_text(HANDLED)

@@ -74,5 +74,5 @@ def test_importing_runner_loads_no_integration(tmp_path: Path) -> None:
 
 
 def test_the_page_about_headers_names_those_of_a_trace() -> None:
-    page = (DOCS / "handlers.md").read_text()
+    page = (DOCS / "submitting.md").read_text()
     assert [name for name in TRACE_HEADERS if f"`{name}`" not in page] == []

@@ -21,7 +21,7 @@ import yaml
 
 from tests.deploy.locked_server import PASSWORD, environment_of, locked, mounted, url_of
 from tests.postgres import Server
-from tests.test_readme import DOCS, PROJECT, blocks
+from tests.test_readme import DOCS, PROJECT
 
 __all__ = ["locked"]
 
@@ -280,10 +280,9 @@ def test_hadolint_has_no_complaint() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-FILES = ("docker/Dockerfile", "docker/compose.yaml", "kubernetes/runner.yaml", "kubernetes/keda.yaml", UNIT, "Procfile")
-LANGUAGES = ("dockerfile", "ini", "text", "yaml")
-
-
-def test_the_page_has_the_files() -> None:
-    texts = [block.text for language in LANGUAGES for block in blocks(DOCS / "deploy.md", language)]
-    assert [name for name in FILES if (DEPLOY / name).read_text() not in texts] == [], "copy them into docs/deploy.md"
+def test_the_page_shows_each_file() -> None:
+    shown = re.findall(r"<!-- file (\S+) -->", (DOCS / "deploy.md").read_text())
+    assert [name for name in shown if not (PROJECT / name).is_file()] == []
+    folders = ("docker", "kubernetes", "systemd")
+    files = [file for folder in folders for file in (DEPLOY / folder).iterdir() if file.name != "requirements.txt"]
+    assert sorted(shown) == sorted(str(file.relative_to(PROJECT)) for file in [*files, DEPLOY / "Procfile"])
