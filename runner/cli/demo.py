@@ -7,26 +7,25 @@ import platform
 import random
 import shlex
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from types import TracebackType
-from typing import Annotated, NamedTuple, Self
+from operator import attrgetter
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Column, Table
-from rich.text import Text
 
 from runner.cli.demo_round import (
     HANDLERS,
     LIBRARY,
+    DeadTask,
     DemoTotal,
+    FailureReason,
     Findings,
     Round,
     RoundProgress,
+    SlowTask,
     SourceFile,
     deal,
     is_complete,
@@ -37,7 +36,7 @@ from runner.cli.demo_round import (
 from runner.cli.exit_codes import Interruption
 from runner.cli.handlers import find_samples
 from runner.cli.options import DEFAULT_CONNECTION, Connection
-from runner.cli.output import OutputConsole, print_json, widen_pipe
+from runner.cli.output import console, print_json, print_line, print_table, print_title, widen_pipe
 from runner.db.database import Database
 from runner.db.migrations.apply import ensure
 from runner.engine.runner import Engine
@@ -47,43 +46,17 @@ from runner.handlers.registry import Handler
 from runner.model.duration import format_duration
 from runner.model.task import FINAL, NewTask, State
 from runner.settings import Settings
+from runner.text.columns import Column, figure, thousands
 from runner.text.document import Flat, JsonProperty
-from runner.text.sanitize import clean, count_noun, one_line
+from runner.text.sanitize import count_noun, one_line
+
+T = TypeVar("T")
 
 WINDOW = 5.0
 """Seconds over which the rate is measured."""
 
 
-class ThroughputEstimate:
-    """The rate over the last few seconds, from samples of the number of finished tasks."""
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, int]] = deque()
-
-    def add(self, now: float, finished: int) -> None:
-        """Add a sample.
-
-        Args:
-            now: monotonic seconds.
-        """
-        self._samples.append((now, finished))
-        while len(self._samples) > 1 and self._samples[1][0] <= now - WINDOW:
-            self._samples.popleft()
-
-    @property
-    def rate(self) -> float:
-        """Finished tasks per second; 0.0 while unknown."""
-        if not self._samples:
-            return 0.0
-        (start, before), (now, after) = self._samples[0], self._samples[-1]
-        return max(0.0, (after - before) / (now - start)) if now > start else 0.0
-
-    def time_left(self, tasks: int) -> timedelta | None:
-        """The time for this many tasks at the current rate, in whole seconds; None if the rate is 0."""
-        return timedelta(seconds=round(tasks / self.rate)) if self.rate else None
-
-
-class ProgressBar:
+class ProgressBar(Progress):
     """A progress bar on standard error; silent unless that is a terminal.
 
     Args:
@@ -94,34 +67,27 @@ class ProgressBar:
         console = Console(stderr=True)
         before, after = TextColumn("{task.fields[count]}"), TextColumn("{task.fields[pace]}")
         columns = (before, after) if endless else (before, BarColumn(bar_width=None), after)
-        self._progress = Progress(
-            *columns, console=console, disable=not console.is_terminal, auto_refresh=False, transient=True, expand=True
+        how: dict[str, Any] = {"auto_refresh": False, "transient": True, "expand": True}
+        super().__init__(
+            *columns, console=console, disable=not console.is_terminal, speed_estimate_period=WINDOW, **how
         )
-        self._line = self._progress.add_task("", total=None, count="", pace="")
-        self._pace = ThroughputEstimate()
+        self._line = self.add_task("", total=None, count="", pace="")
         self._endless = endless
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._progress.stop()
 
     def show(self, progress: RoundProgress) -> None:
         """Redraw the bar."""
-        self._pace.add(time.monotonic(), progress.finished)
         total, finished = progress.submitted, progress.finished
         count = f"{finished:,} done, {progress.unfinished:,} to do" if self._endless else f"{finished:,} of {total:,}"
-        pace = self._text(progress)
-        self._progress.update(self._line, total=total, completed=finished, refresh=True, count=count, pace=pace)
+        self.update(self._line, total=None if self._endless else total, completed=finished)
+        self.update(self._line, refresh=True, count=count, pace=self._text(progress))
 
     def _text(self, progress: RoundProgress) -> str:
-        pace = f"{self._pace.rate:,.0f}/s, {progress.failures:,} failed attempts, {progress.dead:,} dead"
+        (line,) = self.tasks
+        pace = f"{line.speed or 0:,.0f}/s, {progress.failures:,} failed attempts, {progress.dead:,} dead"
         if self._endless:
             return f"{pace}, ctrl-c to stop"
-        time_left = self._pace.time_left(progress.unfinished)
-        return f"{pace}, {format_duration(time_left)} left" if time_left else pace
+        left = timedelta(seconds=line.time_remaining or 0)
+        return f"{pace}, {format_duration(left)} left" if left else pace
 
 
 POLL_INTERVAL = 0.2
@@ -355,11 +321,10 @@ def sum_totals(totals: Iterable[DemoTotal]) -> DemoTotal:
     return DemoTotal("all", **{name: sum(column[name] for column in columns) for name in names})
 
 
-MAX_WIDTH = 80
 MAX_FILE = 28
 """Columns."""
 
-MAX_CELL_LENGTH = 400
+MAX_REASON = 400
 """Characters."""
 
 MAX_ROWS = 20
@@ -369,8 +334,6 @@ COUNTS = ("tasks", *map(str, FINAL), "unfinished", "retried")
 OPTIONAL = (str(State.CANCELLED), "unfinished")
 """Columns that are omitted if all their values are 0."""
 
-Row = Sequence[object]
-
 
 def announce(tasks: int, location: str, notes: Sequence[str]) -> None:
     """Print how many tasks will be submitted, and to which database.
@@ -378,54 +341,34 @@ def announce(tasks: int, location: str, notes: Sequence[str]) -> None:
     Args:
         notes: remarks on this run.
     """
-    console = _console()
     for note in (*notes, f"Submitting {tasks:,} tasks to {location}"):
-        console.print(clean(note), soft_wrap=True)
+        print_line(note)
 
 
 def print_report(report: DemoReport) -> None:
     """Print a report."""
-    console, findings = _console(), report.findings
-    console.print(_summary(report), style="bold")
-    _print(console, "", *_total_rows(findings.totals, report.total))
-    wide = console.width > MAX_WIDTH
-    slowest = [
-        (task.id, task.handler, _file(task.key, whole=wide), _milliseconds(task.seconds)) for task in findings.slowest
-    ]
-    _print(console, "Slowest tasks", [_number("id"), _text("handler"), _text("file"), _number("duration")], slowest)
-    reasons = [(reason.attempts, reason.tasks, reason.handler, reason.reason) for reason in findings.reasons]
-    columns = [_number("attempts"), _number("tasks"), _text("handler"), Column("reason", overflow="fold")]
-    _print(console, "Failed attempts by reason", columns, reasons)
-    dead = [(task.id, task.attempts, _file(task.key, whole=wide), task.reason) for task in findings.dead]
-    columns = [_number("id"), _number("attempts"), _text("file"), _text("reason") if wide else _wide("reason")]
-    _print(console, "Dead tasks", columns, dead)
-    console.print(f"Database: {clean(report.location)}", soft_wrap=True)
-    console.print("Try next:", style="bold")
+    findings = report.findings
+    _print_rows(_summary(report), _total_columns(report.total), [*findings.totals, report.total])
+    _print_rows("Slowest tasks", SLOWEST, findings.slowest)
+    _print_rows("Failed attempts by reason", REASONS, findings.reasons)
+    _print_rows("Dead tasks", DEAD, findings.dead)
+    print_title(f"Database: {report.location}")
+    print_line("Try next:", style="bold")
     for command, purpose in report.advice:
-        console.print(f"  {purpose:<34} {clean(command)}", soft_wrap=True)
-
-
-def _console() -> Console:
-    """A console for standard output, without markup: at most as wide as the report, except in a pipe."""
-    console = OutputConsole(markup=False, highlight=False, emoji=False)
-    if not widen_pipe(console):
-        console.width = min(console.width, MAX_WIDTH)
-    return console
+        print_line(f"  {purpose:<34} {command}")
 
 
 def _summary(report: DemoReport) -> str:
     finished = report.total.tasks - report.total.unfinished
     rate = finished / report.seconds if report.seconds else 0.0
     verb = "Stopped after" if report.interrupted else "Done in"
-    return f"\n{verb} {report.seconds:.1f} s: {finished:,} tasks finished, {rate:,.0f} per second."
+    return f"{verb} {report.seconds:.1f} s: {finished:,} tasks finished, {rate:,.0f} per second."
 
 
-def _total_rows(totals: Sequence[DemoTotal], total: DemoTotal) -> tuple[list[Column], list[Row]]:
+def _total_columns(total: DemoTotal) -> list[Column[DemoTotal]]:
     counts = [name for name in COUNTS if name not in OPTIONAL or getattr(total, name)]
-    rows: list[Row] = [
-        (row.handler, *(f"{getattr(row, name):,}" for name in counts), _mean(row)) for row in (*totals, total)
-    ]
-    return [_text("handler"), *map(_number, counts), _number("mean time")], rows
+    heads = [figure(name.upper(), attrgetter(name), thousands) for name in counts]
+    return [Column("HANDLER", lambda row: row.handler), *heads, figure("MEAN TIME", _mean)]
 
 
 def _mean(total: DemoTotal) -> str:
@@ -437,32 +380,38 @@ def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:,.1f} ms"
 
 
-def _file(name: str | None, *, whole: bool) -> str:
-    """A path; unless whole, truncated at its start because the end matters more."""
-    text = clean(name or "-")
-    return text if whole or len(text) <= MAX_FILE else f"…{text[1 - MAX_FILE :]}"
+def _file(name: str) -> str:
+    """A path; on a terminal truncated at its start because the end matters more."""
+    return name if widen_pipe(console()) or len(name) <= MAX_FILE else f"…{name[1 - MAX_FILE :]}"
 
 
-def _print(console: Console, title: str, columns: Sequence[Column], rows: Sequence[Row]) -> None:
-    if not rows:
-        return
-    table = Table(*columns, box=SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold")
-    table.expand = any(column.ratio for column in columns)
-    for row in rows[:MAX_ROWS]:
-        table.add_row(*(Text(one_line(str(cell), MAX_CELL_LENGTH)) for cell in row))
-    console.print(table)
+def _reason(text: str) -> str:
+    return one_line(text, MAX_REASON)
+
+
+SLOWEST: tuple[Column[SlowTask], ...] = (
+    figure("ID", lambda task: task.id),
+    Column("HANDLER", lambda task: task.handler),
+    Column("FILE", lambda task: task.key, _file),
+    figure("DURATION", lambda task: task.seconds, _milliseconds),
+)
+REASONS: tuple[Column[FailureReason], ...] = (
+    figure("ATTEMPTS", lambda reason: reason.attempts),
+    figure("TASKS", lambda reason: reason.tasks),
+    Column("HANDLER", lambda reason: reason.handler),
+    Column("REASON", lambda reason: reason.reason, _reason),
+)
+DEAD: tuple[Column[DeadTask], ...] = (
+    figure("ID", lambda task: task.id),
+    figure("ATTEMPTS", lambda task: task.attempts),
+    Column("FILE", lambda task: task.key, _file),
+    Column("REASON", lambda task: task.reason, _reason),
+)
+
+
+def _print_rows(title: str, columns: Sequence[Column[T]], rows: Sequence[T]) -> None:
+    if rows:
+        print_title(title)
+        print_table(columns, rows[:MAX_ROWS])
     if len(rows) > MAX_ROWS:
-        console.print(f"  and {len(rows) - MAX_ROWS:,} more\n")
-
-
-def _number(header: str) -> Column:
-    return Column(header, justify="right", no_wrap=True)
-
-
-def _text(header: str) -> Column:
-    return Column(header, no_wrap=True, overflow="ellipsis")
-
-
-def _wide(header: str) -> Column:
-    """A column that takes the remaining width."""
-    return Column(header, no_wrap=True, overflow="ellipsis", ratio=1)
+        print_line(f"  and {len(rows) - MAX_ROWS:,} more")

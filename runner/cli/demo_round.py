@@ -154,27 +154,16 @@ class Round:
 
 PARSE, COUNT, DIGEST = HANDLERS = ("source.parse", "source.count", "source.digest")
 
+_NOT_PYTHON = (
+    *("bad_coding.py", "bad_coding2.py", "bad_syntax.py", "badsyntax_3131.py", "bom.py", "crlf.py"),
+    *("different_encoding.py", "false_encoding.py", "py2_test_grammar.py"),
+)
+_NOT_UTF_8 = ("badsyntax_pep3120.py", "module_iso_8859_1.py", "module_koi8_r.py", "undecodable.py")
+_TOO_LARGE = ("datetimetester.py", "test_typing.py", "too_large.py", "topics.py")
 FAILING: Mapping[str, str] = {
-    # Not Python, or not in the encoding that it declares.
-    "bad_coding.py": PARSE,
-    "bad_coding2.py": PARSE,
-    "bad_syntax.py": PARSE,
-    "badsyntax_3131.py": PARSE,
-    "bom.py": PARSE,
-    "crlf.py": PARSE,
-    "different_encoding.py": PARSE,
-    "false_encoding.py": PARSE,
-    "py2_test_grammar.py": PARSE,
-    # Not in UTF-8.
-    "badsyntax_pep3120.py": COUNT,
-    "module_iso_8859_1.py": COUNT,
-    "module_koi8_r.py": COUNT,
-    "undecodable.py": COUNT,
-    # Too large.
-    "datetimetester.py": DIGEST,
-    "test_typing.py": DIGEST,
-    "too_large.py": DIGEST,
-    "topics.py": DIGEST,
+    **dict.fromkeys(_NOT_PYTHON, PARSE),
+    **dict.fromkeys(_NOT_UTF_8, COUNT),
+    **dict.fromkeys(_TOO_LARGE, DIGEST),
 }
 """Files that fail, and the handler that each fails in. Without this table a handler might get none of them."""
 

@@ -205,17 +205,6 @@ def _run_document(run: ScheduleRun, state: Shown | None) -> RunDocument:
 
 def schedule_document(row: ScheduleRow) -> ScheduleDocument:
     """A schedule for programs."""
-    runs = [
-        RunDocument(
-            run.tick,
-            run.outcome,
-            run.task_id,
-            run.task.shown if run.task else None,
-            run.runner_id,
-            run.late,
-            _took(run),
-        )
-        for run in row.runs
-    ]
+    runs = [_run_document(run, run.task.shown if run.task else None) for run in row.runs]
     values = (row.upcoming, row.last_tick, row.pause, row.module, row.edited, row.error, row.version)
     return ScheduleDocument(row.id, row.spec, *values, runs)

@@ -14,7 +14,7 @@ from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.types import db_now
-from runner.model.task import HIGHEST_FENCE, State
+from runner.model.task import State
 from runner.queries.rows import as_int, as_text, moment, number, readable, text
 
 MOST_ROWS = 2_000
@@ -219,7 +219,3 @@ def _lines(tables: Tables, driver: sa.Dialect) -> Prepared:
 def _line(row: Sequence[Any]) -> LineFact:
     fence, number_, attempt, at, level, line = row
     return LineFact(as_int(fence), as_int(number_), as_int(attempt), moment(at), as_text(level), as_text(line))
-
-
-ALL_LINES = LineRange(0, HIGHEST_FENCE, 0)
-"""The range of all lines of a task."""
