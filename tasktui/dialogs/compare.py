@@ -158,6 +158,7 @@ def open_comparison(console: ComparisonTarget, words: Sequence[str]) -> None:
     Raises:
         InvalidInput: these are not one or two words.
     """
+    words = [word for word in words if word != "ago"]  # of "20m ago"
     if not 1 <= len(words) <= 2:
         raise InvalidInput(why="name databases or past times: :compare eu us, :compare 03:12, :compare 03:12 04:00")
     console.run_worker(_open(console, words), group="compare")

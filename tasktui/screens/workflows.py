@@ -12,14 +12,14 @@ from textual.widget import Widget
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.task import Shown, State
+from runner.queries.counting import Count
 from runner.queries.workflows.critical import CriticalPath
 from runner.queries.workflows.lines import CRITICAL, GraphLine, graph_lines
 from runner.queries.workflows.list import WorkflowRow
 from runner.text import formatting
-from runner.text.sanitize import count_noun
 from runner.text.state_signs import stored_state_text
 from tasktui.actions.action import ActionTarget, Targets
-from tasktui.data.workflows import WorkflowBoard, read_workflows
+from tasktui.data.workflows import MOST, WorkflowBoard, read_workflows
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import Part, Row, heading, rule
 from tasktui.screens.row_texts import texts_of_row
@@ -87,7 +87,7 @@ class WorkflowsScreen(LiveScreen):
         self._board = board
         rows = {row.id: row for row in board.rows}
         kind = "unfinished workflow" if self._unfinished else "workflow"
-        figure: list[Part] = [(count_noun(len(rows), kind), "muted")]
+        figure: list[Part] = [(Count(len(rows), len(rows) >= MOST).of(kind), "muted")]
         self.query_one("#title", Canvas).draw([rule([heading("WORKFLOWS")], self.size.width, figure)])
         self._table.show(tuple(rows), lambda id: workflow_line(rows[id], board.paths.get(id), board.at))
         self._draw_graph(board)

@@ -71,6 +71,6 @@ async def test_two_times_of_a_database_are_compared(database: Database, watch: W
     for _ in range(20):
         await add_live(database, queue="mail", run_at=ahead(-5))
     async with watch("overview", WIDE) as operator:
-        await operator.command("compare 1h")
+        await operator.command("compare 1h ago")
         await operator.sees("beside now", "1 of 1 queues differ", "not recorded")
         assert re.search(r"≠ mail +1 +21≠", operator.text)

@@ -53,6 +53,17 @@ async def test_finished_workflows_are_hidden_by_a_key(database: Database, runner
         await operator.until(lambda: "1 unfinished workflow" in operator.text and "past" not in operator.text)
 
 
+async def test_a_list_of_workflows_that_ends_early_is_a_bound(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("tasktui.data.workflows", "tasktui.screens.workflows"):
+        monkeypatch.setattr(f"{module}.MOST", 1)
+    await put_workflow(database, (), name="one")
+    await put_workflow(database, (), name="two")
+    async with watch("workflows", WIDE) as operator:
+        await operator.sees("1+ workflows")
+
+
 async def test_enter_lists_the_tasks_of_a_workflow(database: Database, runner: Runner, watch: Watch) -> None:
     await held(database, runner)
     async with watch("workflows", WIDE) as operator:
