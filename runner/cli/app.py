@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cyclopts import App, Group, Parameter
 
 from runner.cli.exit_codes import MEANINGS, PROGRAM
-from runner.cli.shards import run_in_shards
+from runner.cli.shards import positionals, run_in_shards
 from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
 
@@ -193,8 +193,7 @@ def _runs_in_each(words: Sequence[str]) -> bool:
     verb = next((verb for verb in CLI_COMMANDS if verb.name == words[0]), None)
     if verb is None or not verb.each or not verb.reads:
         return verb is not None and verb.each
-    action = next((word for word in words[1:] if not word.startswith("-")), verb.reads[0])
-    return action in verb.reads
+    return next(iter(positionals(words)), verb.reads[0]) in verb.reads
 
 
 def _exit_codes() -> str:

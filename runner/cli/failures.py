@@ -8,17 +8,21 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter, warn_of_names
-from runner.cli.output import print_block, print_json, print_line, print_table, print_title
+from runner.cli.output import note_model, print_block, print_json, print_line, print_table, print_title
+from runner.cli.shard_list import ShardList, Unlisted, errors_of, print_partial
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.queries.contrast import Contrast
 from runner.queries.contrast import contrast as read_contrast
+from runner.queries.counting import Count
 from runner.queries.failures import FailureChange, Failures, beginnings, by_rise, changes_of, trends
 from runner.queries.failures import failures as read_failures
+from runner.queries.shard_failures import counts_by_shard, merged_changes, merged_failures, shards_text
 from runner.text import formatting
 from runner.text.columns import Column, figure
+from runner.text.document import Flat
 from runner.text.redact import mask
 from runner.text.sanitize import count_noun, one_line
 
@@ -46,7 +50,46 @@ class FailureList(NamedTuple):
     contrasts: dict[str, Contrast]
 
 
-DOCUMENTS = (FailureList,)
+class ListedFailures(NamedTuple):
+    """The failure groups, for the list over shards."""
+
+    list: FailureList
+    limit: int
+    traceback: bool
+
+
+class ShardFailures(NamedTuple):
+    """A failure group of a list over shards.
+
+    Args:
+        shards: the number of attempts in each shard.
+        group: their sum; the example is the attempt that failed last.
+    """
+
+    shards: Mapping[str, Count]
+    group: Annotated[Failures, Flat()]
+
+
+class ShardFailureList(NamedTuple):
+    """The failure groups of several shards; one cause in several shards is one group.
+
+    Args:
+        at: the latest time of the databases.
+        contrasts: by fingerprint, each from the shard with the most of its attempts.
+        partial: True if a shard has not answered.
+        errors: the error of each shard that has not answered.
+    """
+
+    filter: str
+    failures: list[ShardFailures]
+    at: datetime
+    changes: dict[str, FailureChange]
+    contrasts: dict[str, Contrast]
+    partial: bool
+    errors: Mapping[str, str]
+
+
+DOCUMENTS = (FailureList, ShardFailureList)
 
 
 async def failures(
@@ -93,11 +136,38 @@ async def failures(
         }
     groups.sort(key=lambda group: by_rise(group, changes.get(group.fingerprint)))
     failure_list = FailureList(str(attempts), groups, at, changes, contrasts)
+    note_model(ListedFailures(failure_list, limit, traceback))
     if json:
         print_json(failure_list)
     else:
         _print_failures(failure_list, traceback=traceback)
     return Exit.OK
+
+
+def _show_merged(listed: Mapping[str, ListedFailures], missing: Mapping[str, Unlisted], as_json: bool) -> bool:
+    """Print the failure groups of all shards; True if there is one."""
+    parts, first = {shard: each.list for shard, each in listed.items()}, next(iter(listed.values()))
+    groups_of = {shard: part.failures for shard, part in parts.items()}
+    counts, changes = counts_by_shard(groups_of), merged_changes(part.changes for part in parts.values())
+    groups = merged_failures(groups_of)
+    groups.sort(key=lambda group: by_rise(group, changes.get(group.fingerprint)))
+    contrasts = {}
+    for group in groups[: first.limit]:
+        largest = max(counts[group.fingerprint].items(), key=lambda item: item[1].number)[0]
+        if (contrast := parts[largest].contrasts.get(group.fingerprint)) is not None:
+            contrasts[group.fingerprint] = contrast
+    at = max(part.at for part in parts.values())
+    whole = FailureList(first.list.filter, groups[: first.limit], at, changes, contrasts)
+    if as_json:
+        rows = [ShardFailures(counts[group.fingerprint], group) for group in whole.failures]
+        print_json(ShardFailureList(whole.filter, rows, at, changes, contrasts, bool(missing), errors_of(missing)))
+    else:
+        _print_failures(whole, traceback=first.traceback, counts=counts)
+        print_partial(missing)
+    return bool(groups)
+
+
+MERGED = ShardList(ListedFailures, _show_merged)
 
 
 async def _changes(
@@ -124,12 +194,22 @@ def _recent(attempts: Filter, at: datetime) -> Filter:
     return Filter((*attempts.terms, Term("since", Operator.GE, at - DAY)))
 
 
-def _print_failures(failure_list: FailureList, *, traceback: bool) -> None:
+def _print_failures(
+    failure_list: FailureList, *, traceback: bool, counts: Mapping[str, Mapping[str, Count]] | None = None
+) -> None:
+    """Print the groups.
+
+    Args:
+        counts: the number of attempts in each shard, by fingerprint; None for one database.
+    """
     groups = failure_list.failures
     if not groups:
         print_line("No failed attempts match.")
         return
-    print_table(_columns(failure_list.changes, failure_list.at), groups)
+    columns = list(_columns(failure_list.changes, failure_list.at))
+    if counts is not None:
+        columns.insert(2, Column("SHARDS", lambda group: shards_text(counts[group.fingerprint]), fixed=True))
+    print_table(columns, groups)
     print_line(count_noun(len(groups), "failure group"), style="dim")
     for fingerprint, contrast in failure_list.contrasts.items():
         print_line(f"{fingerprint}: {one_line(contrast.sentence) or 'too few failures to compare'}")

@@ -1,7 +1,9 @@
 """`runner runners`: the registered runners, and commands for them."""
 
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Literal, NamedTuple
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import (
@@ -12,7 +14,8 @@ from runner.cli.options import (
     SingleChangeOptions,
     open_database,
 )
-from runner.cli.output import print_json, print_line, print_table
+from runner.cli.output import note_model, print_json, print_line, print_table
+from runner.cli.shard_list import ShardList, Unlisted, errors_of, print_partial
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
@@ -26,6 +29,7 @@ from runner.queries.stuck_rows import stuck_on
 from runner.queries.why.remedies import blocked_runner
 from runner.text import formatting
 from runner.text.columns import Column, figure
+from runner.text.document import Flat
 from runner.text.runner_name import runner_name
 from runner.text.stuck_row import stuck_step, stuck_text
 
@@ -53,7 +57,29 @@ class CommandResult(NamedTuple):
     dry_run: bool
 
 
-DOCUMENTS = (RunnerList, CommandResult)
+class ShardRunner(NamedTuple):
+    """A runner of a list over shards."""
+
+    shard: str
+    runner: Annotated[RunnerRow, Flat()]
+
+
+class ShardRunnerList(NamedTuple):
+    """The registered runners of several shards; a process has a row for each shard that it serves.
+
+    Args:
+        at: the latest time of the databases.
+        partial: True if a shard has not answered.
+        errors: the error of each shard that has not answered.
+    """
+
+    at: datetime
+    runners: list[ShardRunner]
+    partial: bool
+    errors: Mapping[str, str]
+
+
+DOCUMENTS = (RunnerList, ShardRunnerList, CommandResult)
 
 
 async def runners(
@@ -108,17 +134,52 @@ async def runners(
 async def _list(database: Database, *, json: bool) -> int:
     rows = await database.read(read_runners)
     at = await database.read(clock)
+    note_model(RunnerList(at, rows))
     if json:
         print_json(RunnerList(at, rows))
     elif rows:
         print_table(_columns(at), rows)
-        for cause in [blocked_runner(runner) for runner in rows if runner.blocked_for]:
-            print_line(cause.sentences)
-        for row in stuck_on(rows):
-            print_line(f"{stuck_text(row)}. {stuck_step(row)}")
+        _print_problems(rows)
     else:
-        print_line("No runners are registered. Start one with: runner work -H package.module")
+        print_line(NONE)
     return Exit.OK
+
+
+NONE = "No runners are registered. Start one with: runner work -H package.module"
+
+
+def _print_problems(rows: Sequence[RunnerRow], prefix: str = "") -> None:
+    for cause in [blocked_runner(runner) for runner in rows if runner.blocked_for]:
+        print_line(f"{prefix}{cause.sentences}")
+    for row in stuck_on(rows):
+        print_line(f"{prefix}{stuck_text(row)}. {stuck_step(row)}")
+
+
+def _show_merged(listed: Mapping[str, RunnerList], missing: Mapping[str, Unlisted], as_json: bool) -> bool:
+    """Print the runners of all shards; True if there is one."""
+    rows = [ShardRunner(shard, row) for shard, each in listed.items() for row in each.runners]
+    at = max(each.at for each in listed.values())
+    if as_json:
+        print_json(ShardRunnerList(at, rows, bool(missing), errors_of(missing)))
+        return bool(rows)
+    if rows:
+        id, *rest = _columns(at)
+        own = [Column(each.title, partial(_of_runner, each.value), each.text, each.right, each.fixed) for each in rest]
+        named = Column[ShardRunner](id.title, lambda row: f"{row.shard}:{row.runner.id}", right=True, fixed=True)
+        print_table((named, *own), rows)
+        for name, each in listed.items():
+            _print_problems(each.runners, f"{name}: ")
+    else:
+        print_line(NONE)
+    print_partial(missing)
+    return bool(rows)
+
+
+def _of_runner(value: Callable[[RunnerRow], Any], row: ShardRunner) -> Any:
+    return value(row.runner)
+
+
+MERGED = ShardList(RunnerList, _show_merged)
 
 
 def _columns(at: datetime) -> tuple[Column[RunnerRow], ...]:

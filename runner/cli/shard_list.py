@@ -5,6 +5,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from runner.cli.capture import Capture
 from runner.cli.exit_codes import print_stderr
+from runner.cli.output import print_line
 
 M = TypeVar("M")
 
@@ -14,17 +15,17 @@ class ShardList(NamedTuple, Generic[M]):
 
     Args:
         kind: the class of its read model.
-        option: the option that continues a list.
-        split: the value of the option for each shard whose list goes on, from its text and the shards; an empty one
-            begins the list.
         show: prints one list, as JSON or for people, from the read model of each shard that answered, and from the
             error and the position of each other one; returns True if the list has a row.
+        option: the option that continues a list; empty without one.
+        split: the value of the option for each shard whose list goes on, from its text and the shards; an empty one
+            begins the list.
     """
 
     kind: type[M]
-    option: str
-    split: Callable[[str, Sequence[str]], Mapping[str, str]]
     show: Callable[[Mapping[str, M], Mapping[str, "Unlisted"], bool], bool]
+    option: str = ""
+    split: Callable[[str, Sequence[str]], Mapping[str, str]] = lambda _text, _shards: {}
 
 
 class Unlisted(NamedTuple):
@@ -90,4 +91,17 @@ def print_list(
 
 
 def _position(listed: ShardList[Any], words: Sequence[str]) -> str:
-    return next((word.partition("=")[2] for word in words if word.startswith(f"{listed.option}=")), "")
+    return next(
+        (word.partition("=")[2] for word in words if listed.option and word.startswith(f"{listed.option}=")), ""
+    )
+
+
+def print_partial(missing: Mapping[str, Unlisted]) -> None:
+    """Name the shards without an answer, whose rows a list lacks."""
+    if missing:
+        print_line(f"The list is partial, without {', '.join(missing)}.", style="bold")
+
+
+def errors_of(missing: Mapping[str, Unlisted]) -> dict[str, str]:
+    """The error of each shard without an answer, for programs."""
+    return {shard: each.error for shard, each in missing.items()}

@@ -66,7 +66,7 @@ def run_in_shards(words: Sequence[str], run: Run, *, in_each: bool, reads: bool 
 
 def _continued(words: Sequence[str], listed: ShardList[Any]) -> dict[str, list[str]]:
     """The command for each shard whose list it continues; empty if it continues the list of one database, or none."""
-    position = _option(words, listed.option)
+    position = _option(words, listed.option) if listed.option else None
     if position is None or CURRENT_SHARD.get() is not None or _option(words, "--url") is not None:
         return {}
     settings = load(profile=_option(words, "--profile"), config=_option(words, "--config"))
@@ -89,8 +89,14 @@ def _named(words: Sequence[str]) -> dict[str, list[str]]:
 
 def _owned(words: Sequence[str]) -> str | None:
     """The id of the schedule that a command names, which one shard owns."""
-    names = [word for word in words[1:] if not word.startswith("-")]
+    names = positionals(words)
     return names[1] if words[0] == OPERATES_ON_ID and len(names) > 1 and names[0] != "list" else None
+
+
+def positionals(words: Sequence[str]) -> list[str]:
+    """The words of a command without its name, its options, and the values that choose its profile."""
+    values = {place + 1 for place, word in enumerate(words) if word in ("--profile", "--config")}
+    return [word for place, word in enumerate(words) if place and place not in values and not word.startswith("-")]
 
 
 def _option(words: Sequence[str], name: str) -> str | None:

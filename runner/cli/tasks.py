@@ -1,6 +1,6 @@
 """`runner tasks`: the tasks that match a filter."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_filter, warn_of_names
 from runner.cli.output import NO_MATCH, note_model, print_json, print_line, print_table, print_text
-from runner.cli.shard_list import ShardList, Unlisted
+from runner.cli.shard_list import ShardList, Unlisted, errors_of, print_partial
 from runner.errors import InvalidInput
 from runner.filter.parse import Filter
 from runner.filter.sort import NEWEST, Sort, SortField, sort_by
@@ -257,7 +257,7 @@ def _show_merged(listed: Mapping[str, ListedPage], missing: Mapping[str, Unliste
                 found.at,
                 any(each.capped for each in pages.values()),
                 bool(missing),
-                {shard: each.error for shard, each in missing.items()},
+                errors_of(missing),
                 ",".join(positions) or None,
             )
         )
@@ -266,7 +266,7 @@ def _show_merged(listed: Mapping[str, ListedPage], missing: Mapping[str, Unliste
     return bool(found.tasks)
 
 
-def _print_merged(found: ShardPage, sort: Sort, following: str, missing: Collection[str]) -> None:
+def _print_merged(found: ShardPage, sort: Sort, following: str, missing: Mapping[str, Unlisted]) -> None:
     if found.tasks:
         print_table(shard_task_columns(found.at), found.tasks)
     elif not following:
@@ -279,11 +279,10 @@ def _print_merged(found: ShardPage, sort: Sort, following: str, missing: Collect
         note = f" ({', '.join(words)})" if words else ""
         more = f"; continue with --after {following}" if following else ""
         print_line(f"{count}{note}{more}", style="dim")
-    if missing:
-        print_line(f"The list is partial, without {', '.join(missing)}.", style="bold")
+    print_partial(missing)
 
 
-MERGED = ShardList(ListedPage, "--after", split_cursors, _show_merged)
+MERGED = ShardList(ListedPage, _show_merged, "--after", split_cursors)
 
 
 def shard_task_columns(at: datetime) -> tuple[Column[ShardTask], ...]:

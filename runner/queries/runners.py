@@ -1,8 +1,8 @@
 """runners: the registered runners, and the handlers that no live runner has."""
 
 import json
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -16,6 +16,7 @@ from runner.db.schema import Tables, is_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_now, seconds_until
 from runner.model.alert import DELIVER, DELIVERIES, QUEUE
+from runner.model.shard import ShardId
 from runner.model.stuck_row import StuckReport, read_stuck
 from runner.model.task import BUCKETS, State
 from runner.policy.lanes import Lane, runner_queue, serves
@@ -219,6 +220,18 @@ class RunnerRow:
     def takes_bucket(self, queue: str, bucket: int) -> bool:
         """True if it claims tasks of this bucket; those for this runner alone have any."""
         return self.buckets is None or queue == runner_queue(self.id) or bucket in stored_buckets(self.buckets)
+
+
+def used_slots(runners: Iterable[RunnerRow]) -> tuple[int, int]:
+    """The running tasks of runners, and their slots: a process with runners in several shards shares its slots."""
+    busy, shards = 0, defaultdict[str, Counter[tuple[str, int]]](Counter)
+    for runner in runners:
+        busy += runner.running_tasks
+        shards[runner.id.shard if isinstance(runner.id, ShardId) else ""][runner.host, runner.pid] += runner.capacity
+    slots = Counter[tuple[str, int]]()
+    for own in shards.values():
+        slots |= own
+    return busy, slots.total()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tasktui.actions import perform
 from tasktui.actions.action import Action, Targets
 from tasktui.actions.each_shard import in_databases
 from tasktui.actions.plan import NO_VALUES, SAMPLES, ActionPlan, plan
-from tasktui.actions.question import Dialog
+from tasktui.actions.question import Dialog, Question
 from tasktui.actions.task_question import question
 from tasktui.messages import Notice
 from tasktui.session.session import Session
@@ -40,10 +40,18 @@ async def ask_in_shards(action: Action, session: ShardsSession, parts: Mapping[s
         is_retry = action.verb == "retry_now" and task_filter is not None
         return own, await each.read(fails_now, task_filter) if is_retry and task_filter is not None else None
 
-    found, errors = await in_databases(session, parts, of_shard)
-    fails = [seconds for _, seconds in found.values() if seconds is not None]
-    plans = {name: own for name, (own, _) in found.items()}
-    return question_of(session, plans, errors, fails=min(fails, default=None))
+    async def asked(parts: Mapping[str, Targets], words: str, wider: Question | None = None) -> Dialog:
+        found, errors = await in_databases(session, parts, of_shard)
+        fails = min((seconds for _, seconds in found.values() if seconds is not None), default=None)
+        plans = {name: own for name, (own, _) in found.items()}
+        return question_of(session, plans, errors, fails=fails, of=words, wider=wider)
+
+    scope = next(iter(parts.values())).scope()
+    if scope is None:
+        return await asked(parts, "")
+    whole = {name: replace(targets, task_filter=lambda: scope.whole) for name, targets in parts.items()}
+    wider = await asked(whole, scope.whole_words)
+    return await asked(parts, scope.words, wider if isinstance(wider, Question) else None)
 
 
 def question_of(
@@ -53,6 +61,8 @@ def question_of(
     details: Sequence[str] = (),
     *,
     fails: float | None = None,
+    of: str = "",
+    wider: Question | None = None,
 ) -> Dialog:
     """Ask for confirmation of the plans of the databases of a session, see `question`.
 
@@ -66,7 +76,8 @@ def question_of(
     if not plans:
         return Notice("\n".join(silent), bad=True)
     whole = _sum(plans)
-    return question(replace(whole, obstacles=(*silent, *whole.obstacles)), session, details, fails=fails)
+    whole = replace(whole, obstacles=(*silent, *whole.obstacles))
+    return question(whole, session, details, fails=fails, of=of, wider=wider)
 
 
 def _sum(plans: Mapping[str, ActionPlan]) -> ActionPlan:

@@ -1,13 +1,15 @@
 """The figures of the screen Runners."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
+from runner.model.shard import ShardId
 from runner.model.task import State
 from runner.policy.histogram import Times
 from runner.queries.overview import MINUTE, per_minute
@@ -26,6 +28,10 @@ from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import page
 from runner.text.times import EARLIEST
 from tasktui.data.background import HOUR, LONGEST_FIRST, RECENT
+from tasktui.session.cache import TtlCache
+from tasktui.session.session import Session
+
+T = TypeVar("T")
 
 MOST_PLOTTED = 40
 """Maximum number of runners whose last hour is read."""
@@ -83,6 +89,7 @@ class Workforce:
         flows: results of the last ten minutes by runner and handler.
         p95: 95th percentile of the run time of each handler in the last hour, in seconds.
         hours: the last hour of the runners, as far as the screen has room for it.
+        silent: the error of each shard without an answer.
     """
 
     at: datetime
@@ -92,10 +99,85 @@ class Workforce:
     flows: Mapping[int, Mapping[str, Flow]]
     p95: Mapping[str, float]
     hours: RunnerHours = NO_HOURS
+    silent: Mapping[str, str] = field(default_factory=dict)
 
     def result(self, runner_id: int) -> Flow:
         """The results of a runner in the last ten minutes."""
         return sum(self.flows.get(runner_id, {}).values(), Flow())
+
+
+NO_RUNNER = 0
+"""The id of no runner."""
+
+HOURS_EVERY = 30.0
+"""Seconds to cache the last hour, and the usual run times."""
+
+
+class WorkforceReader:
+    """Reads the runners of a database again and again."""
+
+    def __init__(self) -> None:
+        self._usual = TtlCache[dict[str, float]](HOURS_EVERY)
+        self._hours = TtlCache[RunnerHours](HOURS_EVERY)
+
+    async def read(self, session: Session, runner_id: int | None, *, wide: bool, tall: bool) -> Workforce:
+        """Read the runners.
+
+        Args:
+            runner_id: the runner whose tasks to read; None for the first.
+            wide: also read the last hour of each.
+            tall: also read the busy slots of the last hour.
+        """
+
+        async def hours(tx: Transaction) -> RunnerHours:
+            ids = tuple(runner.id for runner in await tx.once(read_runners)) if wide else ()
+            ask = partial(runner_hours, tx, ids, busy=tall)
+            return await self._hours.get((ids, tall), ask, session.distance)
+
+        async def read_all(tx: Transaction) -> Workforce:
+            usual = self._usual.get(None, partial(usual_run_times, tx), session.distance)
+            p95, data, last_hour = await tx.gather(usual, workforce(tx, runner_id), hours(tx))
+            return replace(data, p95=p95, hours=last_hour)
+
+        return await session.read(read_all)
+
+
+def merged_workforce(parts: Mapping[str, Workforce], silent: Mapping[str, str]) -> Workforce:
+    """The runners of all shards, whose ids have their shard.
+
+    Args:
+        parts: the runners of each shard that answered, by its name.
+        silent: the error of each other one.
+    """
+    named = [_in_shard(name, part) for name, part in parts.items()]
+    at = max((part.at for part in named), default=EARLIEST)
+    p95 = {handler: max(part.p95.get(handler, 0.0) for part in named) for part in named for handler in part.p95}
+    busy = [sum(minute) for minute in zip(*(part.hours.busy for part in named if part.hours.busy), strict=True)]
+    done = {id: minutes for part in named for id, minutes in part.hours.done.items()}
+    return Workforce(
+        at,
+        tuple(runner for part in named for runner in part.runners),
+        next((part.tasks for part in named if part.tasks), ()),
+        {id: slots for part in named for id, slots in part.slots.items()},
+        {id: flows for part in named for id, flows in part.flows.items()},
+        p95,
+        RunnerHours(max((part.hours.at for part in named), default=EARLIEST), done, busy),
+        silent,
+    )
+
+
+def _in_shard(name: str, part: Workforce) -> Workforce:
+    def named(by_runner: Mapping[int, T]) -> dict[int, T]:
+        return {ShardId(name, id): value for id, value in by_runner.items()}
+
+    return replace(
+        part,
+        runners=tuple(replace(runner, id=ShardId(name, runner.id)) for runner in part.runners),
+        tasks=tuple(replace(task, id=ShardId(name, task.id)) for task in part.tasks),
+        slots=named(part.slots),
+        flows=named(part.flows),
+        hours=part.hours._replace(done=named(part.hours.done)),
+    )
 
 
 async def workforce(tx: Transaction, runner_id: int | None) -> Workforce:
@@ -121,6 +203,8 @@ async def usual_run_times(tx: Transaction) -> dict[str, float]:
 
 
 async def _claimed_tasks(tx: Transaction, runner_id: int) -> list[TaskRow]:
+    if runner_id == NO_RUNNER:
+        return []
     running = Filter((Term("runner", Operator.EQ, runner_id), Term("state", Operator.EQ, str(State.RUNNING))))
     return (await page(tx, running, None, MOST_TASKS, LONGEST_FIRST)).tasks
 

@@ -1,10 +1,10 @@
 """The overview of all shards of a profile: the queues of each, and their totals."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from runner.model.shard import ShardId
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.counting import WaitingCounts
@@ -12,6 +12,7 @@ from runner.queries.counts import QueueCounts
 from runner.queries.counts import waiting as read_backlog
 from runner.queries.overview import Overview, deepened, read_overview
 from runner.queries.queue_totals import QueueTotals, queue_totals
+from runner.queries.runners import used_slots
 from tasktui.data.alerts import Attention, attention
 from tasktui.data.queue_order import sorted_queues
 from tasktui.render.render import line
@@ -89,14 +90,11 @@ class ShardOverviews:
 
     def slots_of(self, shards: Iterable[str]) -> tuple[int, int]:
         """The running tasks in some shards, and the slots of their live runners; a process shares its slots."""
-        busy, slots = 0, Counter[tuple[str, int]]()
-        for overview in (self.known[name] for name in shards if name in self.known):
-            own = Counter[tuple[str, int]]()
-            for runner in overview.alive:
-                busy += runner.running_tasks
-                own[runner.host, runner.pid] += runner.capacity
-            slots |= own
-        return busy, slots.total()
+        known = {name: self.known[name] for name in shards if name in self.known}
+        alive = [
+            replace(each, id=ShardId(name, each.id)) for name, overview in known.items() for each in overview.alive
+        ]
+        return used_slots(alive)
 
 
 def problems(overviews: ShardOverviews, shards: Sequence[Session]) -> Iterator[Attention]:

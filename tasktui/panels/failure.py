@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from runner.model.task import Shown
 from runner.queries.contrast import Contrast
 from runner.queries.failures import FailureChange, Failures, GroupTasks, LatestTask, Shares
+from runner.queries.shard_failures import shards_text
 from runner.text import formatting
 from runner.text.state_signs import SIGNS
 from tasktui.data.failures import MOST_LATEST, FailureGroups, GroupDetail
@@ -88,6 +89,7 @@ def group_line(group: Failures, data: FailureGroups, total: int) -> RenderedRow:
             Cell(str(group.counted(group.dead)), _role_of_dead(group, at)),
             Cell(f"{formatting.since(group.first, at)}{older}", "muted"),
             Cell(formatting.since(group.last, at), "muted"),
+            *([Cell(f" {line(shards_text(data.shards[group.fingerprint]))}", "text")] if data.shards else []),
             Cell("".join(text for text, _ in cause), "text", cause),
         )
     )
@@ -258,7 +260,7 @@ def latest_tasks(group: Failures, latest: Sequence[LatestTask], at: datetime, wi
         sign, role = state(task.shown)
         tried = formatting.attempts(task.attempt, task.max_attempts)
         ago = f"{formatting.since(failed_at, at)} ago"
-        row: list[Part] = [(f"{task.id:>{digits}}  ", "text"), (fitted(sign, 12), role), (" ", "")]
+        row: list[Part] = [(f"{task.id!s:>{digits}}  ", "text"), (fitted(sign, 12), role), (" ", "")]
         row += [(fitted(line(task.key) if task.key else "", 15 if width >= WITH_HOSTS else 11), "text")]
         row.append((f"{tried:>5}{ago:>12}", "muted"))
         row += [(f"  on {line(host, 30)}", "muted")] if host and width >= WITH_HOSTS else []

@@ -11,7 +11,7 @@ from zlib import crc32
 from textual.geometry import Size
 
 from runner.queries.overview import Overview
-from runner.queries.runners import RunnerRow
+from runner.queries.runners import RunnerRow, used_slots
 from runner.text import formatting
 from runner.text.runner_name import process_name
 from runner.text.sanitize import count_noun
@@ -205,7 +205,7 @@ def host_rows(registered: Iterable[RunnerRow], width: int, most: int) -> list[Ro
         return []
     rows: list[tuple[float, Row]] = []
     for host, runners in hosts.items():
-        busy, capacity = (sum(getattr(runner, name) for runner in runners) for name in ("running_tasks", "capacity"))
+        busy, capacity = used_slots(runners)
         left: list[Part] = [("  ", ""), (fitted(line(host, 30), 30), "text")]
         left += [(f"{count_noun(len(runners), 'runner'):>11}", "muted"), (f"{busy:>8,}/{capacity:,} slots", "text")]
         cpu = _sum_over_processes(runners, "cpu")
@@ -220,7 +220,7 @@ def busy_rows(data: "Workforce", zone: tzinfo, width: int) -> list[Row]:
     if not data.hours.busy:
         return []
     alive = [runner for runner in data.runners if runner.alive]
-    busy, capacity = (sum(getattr(runner, name) for runner in alive) for name in ("running_tasks", "capacity"))
+    busy, capacity = used_slots(alive)
     room = width - AXIS - 1
     values = resampled(data.hours.busy, room)
     top = nice(max(values)) if max(values) > capacity else capacity

@@ -1,7 +1,7 @@
 """Rows: lines of styled text with a known width, the parts of every panel."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import TypeAlias
 
@@ -161,3 +161,9 @@ def strip_of(row: Row, width: int, base: Style) -> Strip:
 def plain(rows: Iterable[Row]) -> str:
     """The text of rows without styles."""
     return "\n".join("".join(text for text, _ in row).rstrip() for row in rows)
+
+
+def silent_shards(silent: Mapping[str, str], width: int) -> list[Row]:
+    """A row for each shard without an answer, with its error."""
+    texts = [f"{name} is unknown: {error}" for name, error in silent.items()]
+    return [fit([("  ◌ ", "bold lost"), (line(text, 300), "text")], width) for text in texts]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,10 +12,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 
-from runner.db.transaction import Transaction
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.queries.contrast import Contrast
+from runner.queries.counting import Count
 from runner.queries.failures import FailureChange, Failures, by_rise
 from runner.queries.overview import MINUTE, per_minute
 from runner.text.sanitize import count_noun
@@ -25,25 +25,27 @@ from tasktui.data.failures import (
     SPANS,
     FailureGroups,
     GroupDetail,
-    failure_groups,
-    group_contrast,
-    group_detail,
+    GroupsReader,
     largest_in_queue,
+    merged_detail,
+    merged_groups,
 )
 from tasktui.panels.failure import NORMAL, TREND, detail, group_line
 from tasktui.panels.overview import failed_plot, is_unusual, marks
 from tasktui.render.plot import Span, compact
 from tasktui.render.render import ListColumn
-from tasktui.render.rows import BLANK, Part, Row, heading, rule
+from tasktui.render.rows import BLANK, Part, Row, heading, rule, silent_shards
 from tasktui.screens.selection import open_why
-from tasktui.session.cache import TtlCache
 from tasktui.session.session import Session
+from tasktui.session.shard_reads import ShardReads, split
+from tasktui.session.shards import ShardsSession
 from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import HELD, Table
 
 if TYPE_CHECKING:
+    from runner.queries.contrast import Contrast
     from tasktui.data.values import Copyable
 
 LABELS = ("hour", "24 h", "7 days", "30 days")
@@ -66,6 +68,9 @@ COLUMNS = (
     ListColumn(" HANDLER AND ERROR", 33, grow=1),
 )
 
+SHARDS = (ListColumn(" SHARDS", 16, drop=3),)
+"""The column with the attempts in each shard, if there are several."""
+
 ORDERS: Mapping[str, Callable[[Failures, FailureChange | None], Any]] = {
     "rise": by_rise,
     "count": lambda group, _: -group.count.number,
@@ -76,12 +81,6 @@ ORDERS: Mapping[str, Callable[[Failures, FailureChange | None], Any]] = {
 }
 """The orders of the groups: the largest rise above the usual rate, the largest, fastest, deadliest, latest or newest
 first."""
-
-CONTRAST_EVERY = 60.0
-"""Seconds to cache the comparison of a group with successes."""
-
-DETAIL_EVERY = 5.0
-"""Seconds to cache the shares and the tasks of a group."""
 
 TALL = 56
 """Rows of a tall screen."""
@@ -116,15 +115,17 @@ class FailuresScreen(LiveScreen):
                 scope=self._scope,
                 handler=self._handler,
                 copyable=lambda: texts_of_group(self._group(), self.session),
+                by_shard=lambda: parts_of(self._group(), self._snapshot, self.actions.targets),
             )
         )
         self._table = Table[str](COLUMNS, id="groups")
         self._span = 0
         self._groups: dict[str, Failures] = {}
         self._details: dict[str, GroupDetail] = {}
-        self._detail_cache = TtlCache[GroupDetail](DETAIL_EVERY)
         self._contrasts: dict[str, Contrast] = {}
-        self._contrast_cache = TtlCache[Contrast](CONTRAST_EVERY)
+        self._reads = ShardReads[tuple[FailureGroups, GroupDetail | None]]()
+        self._largest = ShardReads[str]()
+        self._readers: dict[str, GroupsReader] = {}
         self._unfold = False
         self._order = next(iter(ORDERS))
         self._room = 0
@@ -141,33 +142,37 @@ class FailuresScreen(LiveScreen):
 
     async def read(self) -> object:
         """Read the groups, and the shares and tasks of the one under the cursor."""
-        group, span = self._group(), SPANS[self._span]
+        group, span, session = self._group(), SPANS[self._span], self.session
         queue, self.opened.queue = self.opened.queue, ""
         if queue:
-            self.opened.target = await self.session.read(largest_in_queue, queue, span)
+            found = await self._largest.read(session, lambda each: each.read(largest_in_queue, queue, span), queue)
+            self.opened.target = next((answer.value for answer in found.values() if answer.value), "")
+        fingerprint = None if group is None else group.fingerprint
 
-        async def read_all(tx: Transaction) -> FailureGroups:
-            if group is None:
-                return await failure_groups(tx, span)
-            ask = partial(group_detail, tx, group.fingerprint, span)
-            snapshot, group_tasks = await tx.gather(
-                failure_groups(tx, span),
-                self._detail_cache.get((group.fingerprint, self._span), ask, self.session.distance),
-            )
-            self._details = {group.fingerprint: group_tasks}
-            return snapshot
+        async def of_database(each: Session) -> tuple[FailureGroups, GroupDetail | None]:
+            return await self._readers.setdefault(each.name, GroupsReader()).read(each, span, fingerprint)
 
         # The comparison reads more, so the shares do not wait for it.
         compared = group if group is not None and group.fingerprint in self._details else None
-        snapshot, _ = await asyncio.gather(self.session.read(read_all), self._compare(compared, span))
+        answers, _ = await asyncio.gather(
+            self._reads.read(session, of_database, (span, fingerprint)), self._compare(compared, span)
+        )
+        parts, silent = split(answers)
+        details = {name: part[1] for name, part in parts.items()}
+        if not isinstance(session, ShardsSession):
+            ((snapshot, own),) = parts.values()
+        else:
+            snapshot = merged_groups({name: part[0] for name, part in parts.items()}, silent)
+            own = merged_detail(details)
+        self._details = {} if own is None or fingerprint is None else {fingerprint: own}
         return snapshot
 
     async def _compare(self, group: Failures | None, span: timedelta) -> None:
-        """Compare a failure group with successes of its handler."""
+        """Compare a failure group with successes of its handler, in the shard with the most of its attempts."""
         if group is not None:
-            ask = partial(self.session.read, group_contrast, group.fingerprint, group.handler, span)
-            found = await self._contrast_cache.get((group.fingerprint, self._span), ask, self.session.distance)
-            self._contrasts = {group.fingerprint: found}
+            session = main_database(self.session, group, self._snapshot)
+            reader = self._readers.setdefault(session.name, GroupsReader())
+            self._contrasts = {group.fingerprint: await reader.compare(session, span, group)}
 
     def show(self, snapshot: Any) -> None:
         """Show the groups."""
@@ -180,13 +185,14 @@ class FailuresScreen(LiveScreen):
         keys = table.steady(groups, self._order)
         order = f"{self._order}{HELD * (keys != tuple(groups))}"
         upper = _upper(snapshot, self._span, self.session.zone, width, height, order)
+        upper = [*silent_shards(snapshot.silent, width), *upper]
         self.query_one("#plot", Canvas).draw(upper)
         listed = max(3, min(len(groups) + 1, height // 3))
         table.styles.height = listed
         above = (4 if width >= NORMAL else 3) + self.frame.databases_height
         self._room = height - above - len(upper) - listed
         title = f"LAST {LABELS[self._span].upper()}"
-        table.columns = (COLUMNS[0]._replace(title=title), *COLUMNS[1:])
+        table.columns = (COLUMNS[0]._replace(title=title), *COLUMNS[1:-1], *SHARDS[: len(snapshot.shards)], COLUMNS[-1])
         render = partial(group_line, data=snapshot, total=count)
         table.show(keys, lambda key: render(groups[key]))
         target, self.opened.target = self.opened.target, ""
@@ -201,7 +207,9 @@ class FailuresScreen(LiveScreen):
 
     def action_why(self) -> None:
         """Explain why the tasks of the group under the cursor do not run."""
-        open_why(self, self._task_filter())
+        group = self._group()
+        session = self.session if group is None else main_database(self.session, group, self._snapshot)
+        open_why(self, self._task_filter(), session)
 
     def action_span(self) -> None:
         """Switch to the next time span."""
@@ -263,6 +271,24 @@ class FailuresScreen(LiveScreen):
 
     def _group(self) -> Failures | None:
         return self._groups.get(self._table.cursor or "")
+
+
+def shards_of(group: Failures, data: object) -> Mapping[str, Count]:
+    """The number of attempts of a group in each shard; empty for one database."""
+    return data.shards.get(group.fingerprint, {}) if isinstance(data, FailureGroups) else {}
+
+
+def parts_of(group: Failures | None, data: object, targets: Targets) -> Mapping[str, Targets]:
+    """The targets in each shard of a group."""
+    return {} if group is None else dict.fromkeys(shards_of(group, data), replace(targets, by_shard=dict))
+
+
+def main_database(session: Session, group: Failures, data: object) -> Session:
+    """The session with the database of a group, of several with the one that has the most attempts."""
+    counts = shards_of(group, data)
+    if not isinstance(session, ShardsSession) or not counts:
+        return session
+    return session.shard(max(counts.items(), key=lambda item: item[1].number)[0])
 
 
 def texts_of_group(group: Failures | None, session: Session) -> "Coroutine[Any, Any, Copyable] | None":

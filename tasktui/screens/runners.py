@@ -12,16 +12,15 @@ from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widget import Widget
 
-from runner.db.transaction import Transaction
+from runner.model.shard import ShardId
 from runner.queries.alerts.runners import name_of
-from runner.queries.runners import RunnerRow
-from runner.queries.runners import runners as read_runners
+from runner.queries.runners import RunnerRow, used_slots
 from runner.text import formatting
 from runner.text.runner_name import process_name
 from runner.text.stuck_row import stuck_text
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
-from tasktui.data.runners import RunnerHours, Workforce, runner_hours, usual_run_times, workforce
+from tasktui.data.runners import NO_RUNNER, Workforce, WorkforceReader, merged_workforce
 from tasktui.panels.runner import runner_rows
 from tasktui.panels.side import (
     busy_rows,
@@ -36,9 +35,11 @@ from tasktui.panels.side import (
 )
 from tasktui.render.plot import compact, gauge, sparkline
 from tasktui.render.render import Cell, ListColumn, RenderedRow, cut_middle, fitted, line, widths
-from tasktui.render.rows import BLANK, Part, Row, beside, ends, faded, fit, handler, heading, rule
+from tasktui.render.rows import BLANK, Part, Row, beside, ends, faded, fit, handler, heading, rule, silent_shards
 from tasktui.screens.row_texts import texts_of_row
-from tasktui.session.cache import TtlCache
+from tasktui.session.session import Session
+from tasktui.session.shard_reads import ShardReads, split
+from tasktui.session.shards import ShardsSession, database_of
 from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
@@ -67,13 +68,6 @@ COLUMNS = (
 NORMAL, WIDE, TALL = 100, 180, 56
 """Columns of a screen with the age of each runner, and with its last hour; rows of one with the busy slots."""
 
-HOURS_EVERY = 30.0
-"""Seconds to cache the last hour."""
-
-
-USUAL_EVERY = 30.0
-"""Seconds to cache the usual run times."""
-
 MOST_HOSTS = 6
 """Maximum number of hosts with figures."""
 
@@ -101,17 +95,18 @@ class RunnersScreen(LiveScreen):
         "longest running first. CPU is the share of one processor since the last heartbeat, and MEMORY the resident "
         "memory, both with the processes of handlers; the line of a host has their sums. "
         "FAILED is the share of failed attempts in the last ten minutes. Enter lists the tasks. "
+        "Over all shards, a process has a row for each shard that it serves, and its slots count once. "
         "L drains the runner: it finishes its tasks and exits. S changes how many tasks it runs concurrently."
     )
     OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = action_bindings(ActionTarget.RUNNER)
 
     def __init__(self) -> None:
-        super().__init__(Targets(runner=self.runner, copyable=self._texts))
+        super().__init__(Targets(runner=self.runner, copyable=self._texts, by_shard=self._by_shard))
         self._table = Table[int](COLUMNS, id="runners")
         self._runners: dict[int, RunnerRow] = {}
-        self._usual = TtlCache[dict[str, float]](USUAL_EVERY)
-        self._hours = TtlCache[RunnerHours](HOURS_EVERY)
+        self._reads = ShardReads[Workforce]()
+        self._readers: dict[str, WorkforceReader] = {}
 
     def parts(self) -> Iterable[Widget]:
         """Return the runners, and the tasks of the runner under the cursor."""
@@ -127,19 +122,19 @@ class RunnersScreen(LiveScreen):
 
     async def read(self) -> object:
         """Read the runners."""
-        wide, tall = self.size.width >= WIDE, self.size.height >= TALL
+        wide, tall, session = self.size.width >= WIDE, self.size.height >= TALL, self.session
+        cursor = self._table.cursor
+        of, id = database_of(session, cursor)
 
-        async def hours(tx: Transaction) -> RunnerHours:
-            ids = tuple(runner.id for runner in await tx.once(read_runners)) if wide else ()
-            ask = partial(runner_hours, tx, ids, busy=tall)
-            return await self._hours.get((ids, tall), ask, self.session.distance)
+        async def of_database(each: Session) -> Workforce:
+            reader = self._readers.setdefault(each.name, WorkforceReader())
+            own = id if cursor is None or each is of else NO_RUNNER
+            return await reader.read(each, own, wide=wide, tall=tall)
 
-        async def read_all(tx: Transaction) -> Workforce:
-            usual = self._usual.get(None, partial(usual_run_times, tx), self.session.distance)
-            p95, data, last_hour = await tx.gather(usual, workforce(tx, self._table.cursor), hours(tx))
-            return replace(data, p95=p95, hours=last_hour)
-
-        return await self.session.read(read_all)
+        parts, silent = split(await self._reads.read(session, of_database, (cursor, wide, tall)))
+        if isinstance(session, ShardsSession):
+            return merged_workforce(parts, silent)
+        return next(iter(parts.values()))
 
     def show(self, snapshot: Any) -> None:
         """Show the runners."""
@@ -163,13 +158,25 @@ class RunnersScreen(LiveScreen):
             table.move_to(named)
         hosts = host_rows(data.runners, width, MOST_HOSTS if height >= HIGH and not heads else 0)
         self.query_one("#about", Canvas).draw(
-            [totals_row(data, width), *hosts, *([BLANK] if height >= HIGH or not heads else [])]
+            [
+                totals_row(data, width),
+                *silent_shards(data.silent, width),
+                *hosts,
+                *([BLANK] if height >= HIGH or not heads else []),
+            ]
         )
         slots = max((runner.capacity for runner in data.runners), default=0)
         explained = legend(colours, width, slots_per_block(slots, column_widths(table.columns, width)[SLOTS]))
         explained = [BLANK, *explained, BLANK] if height >= HIGH else explained[:FEW_EXPLAINED]
         self.query_one("#legend", Canvas).draw(explained)
-        around = len(keys) + len(busy) + (12 if height >= HIGH else 6 + len(explained)) + len(hosts) + databases
+        around = (
+            len(keys)
+            + len(busy)
+            + len(data.silent)
+            + (12 if height >= HIGH else 6 + len(explained))
+            + len(hosts)
+            + databases
+        )
         tasks = lower_rows(self.runner(), data, width)
         tasks = tasks if len(tasks) <= height - around else lower_rows(self.runner(), data, max(40, width - 3))
         self.query_one("#claimed", Canvas).draw(tasks)
@@ -183,13 +190,20 @@ class RunnersScreen(LiveScreen):
         """Return the runner under the cursor."""
         return self._runners.get(self._table.cursor or 0)
 
+    def _by_shard(self) -> Mapping[str, Targets]:
+        runner = self.runner()
+        if runner is None or not isinstance(runner.id, ShardId):
+            return {}
+        own = replace(runner, id=int(runner.id))
+        return {runner.id.shard: Targets(runner=lambda: own)}
+
     def _texts(self) -> "Coroutine[Any, Any, Copyable] | None":
         runner = self.runner()
         if runner is None:
             return None
+        session, id = database_of(self.session, runner.id)
         texts = {"id": str(runner.id), "name": process_name(runner.host, runner.pid)}
-        words = ["tasks", filter_of(runner=str(runner.id))]
-        return texts_of_row(self.session, f"runner {runner.id}", words, texts)
+        return texts_of_row(session, f"runner {runner.id}", ["tasks", filter_of(runner=str(id))], texts)
 
     @on(Table.CursorMoved)
     def _read_tasks(self) -> None:
@@ -197,7 +211,9 @@ class RunnersScreen(LiveScreen):
 
     @on(Table.Selected)
     def _open_tasks(self, event: Table.Selected) -> None:
-        self.console.open_tasks(f"runner:{event.key} state:running")
+        session, id = database_of(self.session, event.key)
+        self.console.databases.bring(session)
+        self.console.open_tasks(f"runner:{id} state:running")
 
 
 def host_heads(data: Workforce, width: int, room: int, *, spaced: bool) -> dict[int, Row | None]:
@@ -224,7 +240,7 @@ def host_heads(data: Workforce, width: int, room: int, *, spaced: bool) -> dict[
 def columns_for(data: Workforce, width: int, *, grouped: bool) -> tuple[ListColumn, ...]:
     """The columns: as wide as their texts, and without figures that no runner has or that the hosts show."""
     measured = any(runner.cpu is not None or runner.memory is not None for runner in data.runners)
-    names = [cell_len(f"● {process_name(runner.host, runner.pid)}") for runner in data.runners]
+    names = [cell_len(f"● {shard_name(runner)}") for runner in data.runners]
     remarks = [cell_len(liveness(runner).text) for runner in data.runners]
     most_slots = max((runner.capacity for runner in data.runners), default=0)
     versions = [cell_len(line(runner.version)) for runner in data.runners]
@@ -257,14 +273,15 @@ def totals_row(data: Workforce, width: int) -> Row:
     """Runners alive and silent, and the slots in use."""
     alive = [runner for runner in data.runners if runner.alive]
     silent = sum(runner.silent for runner in alive)
-    if not data.runners:
+    if not data.runners and not data.silent:
         hint: list[Part] = [(" 0 alive, 0 lost", "muted"), ("; start one with: ", "muted")]
         return fit([*hint, ("runner work -H package.module", "bold strong")], width)
-    busy, capacity = (sum(getattr(runner, name) for runner in alive) for name in ("running_tasks", "capacity"))
+    busy, capacity = used_slots(alive)
     share = busy / capacity if capacity else 0.0
     left: list[Part] = [(f"  {len(alive) - silent}", "bold succeeded"), (" alive", "muted")]
     for number, word in ((silent, "silent"), (len(data.runners) - len(alive), "lost")):
         left += [(f", {number}", "bold lost"), (f" {word}", "lost")] if number else []
+    left += [(", partial", "bold lost")] if data.silent else []
     left += [("   ", ""), (f"{formatting.slots(busy, capacity)}   ", "running")]
     bar = min(30, width - 86)
     left += [*gauge([(share, "retrying" if share >= 1 else "running")], bar), ("  ", "")] if bar >= FEW_CELLS else []
@@ -287,7 +304,7 @@ def runner_line(
     """
     room = column_widths(columns, width)
     flow = data.result(runner.id)
-    name = process_name(runner.host, runner.pid)
+    name = shard_name(runner)
     well = runner.alive and not runner.silent
     sign, role = ("●", "succeeded") if well else ("◌", "bold lost")
     short = cut_middle([(name, "text" if well else "bold lost")], room["  RUNNER"] - cell_len(f"{sign} "))
@@ -312,6 +329,12 @@ def runner_line(
         plotted = [(" ", ""), *sparkline(data.hours.done.get(runner.id, (0.0,)), hour - 1)]
         cells[" DONE, LAST HOUR"] = Cell("".join(text for text, _ in plotted), "spark", tuple(plotted))
     return RenderedRow(tuple(cells.get(column.title, Cell("")) for column in columns))
+
+
+def shard_name(runner: RunnerRow) -> str:
+    """The name of the process of a runner, after its shard if there are several."""
+    name = process_name(runner.host, runner.pid)
+    return f"{line(runner.id.shard)} {name}" if isinstance(runner.id, ShardId) else name
 
 
 def liveness(runner: RunnerRow) -> Cell:
@@ -348,7 +371,7 @@ def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[
         return []
     tasks = data.tasks
     more = f", the {len(tasks)} longest" if len(tasks) < runner.running_tasks else ""
-    title: list[Part] = [heading(f"{process_name(runner.host, runner.pid)} RUNS {runner.running_tasks}")]
+    title: list[Part] = [heading(f"{shard_name(runner)} RUNS {runner.running_tasks}")]
     queues = ", ".join(runner.queues) if runner.queues else "all"
     about = "".join(f", {text}" for text in runner.remarks)
     facts = line(f"runner {runner.id}, queues {queues}{about}{more}", width * 2 // 3)
@@ -372,7 +395,7 @@ def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[
         rows.append(
             fit(
                 [
-                    *[(f"{task.id:>10}  ", "muted"), *handler(task.handler, 23), (" ", "")],
+                    *[(f"{task.id!s:>10}  ", "muted"), *handler(task.handler, 23), (" ", "")],
                     *[*([] if narrow else key), *gauge([(share, "retrying" if slow else "running")], bar), ("  ", "")],
                     (f"{formatting.age(length):>9}", "retrying" if slow else "text"),
                     (f"{formatting.duration(p95) if p95 is not None else '':>9}", "faint"),

@@ -21,6 +21,8 @@ from tasktui.render.plot import compact
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule
 from tasktui.screens.as_of import note_rows
+from tasktui.screens.failures import FailuresScreen
+from tasktui.screens.runners import RunnersScreen
 from tasktui.screens.tasks import TasksScreen
 from tasktui.session.databases import FIRST
 from tasktui.session.session import Session
@@ -307,5 +309,10 @@ class OneShardScreen(LiveScreen):
 
 def shards_screen(name: str) -> LiveScreen:
     """The screen that shows all shards of a profile, by the name of the screen of one database."""
-    screens: dict[str, type[LiveScreen]] = {"overview": ShardsScreen, "tasks": TasksScreen}
+    screens: dict[str, type[LiveScreen]] = {
+        "overview": ShardsScreen,
+        "tasks": TasksScreen,
+        "failures": FailuresScreen,
+        "runners": RunnersScreen,
+    }
     return screens.get(name, OneShardScreen)()

@@ -31,7 +31,7 @@ from tasktui.data.task_pages import MOST_NEWER, Loaded, TaskPages
 from tasktui.messages import MatchesFound, Notice, Tone
 from tasktui.render.plot import gauge
 from tasktui.render.render import line
-from tasktui.render.rows import BLANK, Part, Row, fit, rule
+from tasktui.render.rows import BLANK, Part, Row, fit, rule, silent_shards
 from tasktui.screens.selection import FilterBar, Selection, toggled, why_marked
 from tasktui.screens.task import PreviewPane, texts_of_task
 from tasktui.session.databases import LIST
@@ -242,7 +242,8 @@ class TasksScreen(LiveScreen):
         self.query_one("#states", Canvas).draw([states(listing, width), BLANK] if width >= NORMAL else [])
         room = self.table.size.width or width
         below = [*newer(listing, room), *unknown_names(listing, room), *only_succeeded(listing, self.pages.filter)]
-        below += [*silent_shards(listing, room), *searched(listing, room, searching=self.pages.searching)]
+        below += [*silent_shards(listing.silent, room), *back_again(listing, room)]
+        below += searched(listing, room, searching=self.pages.searching)
         self.query_one("#newer", Canvas).draw(below)
         self.preview.draw(self.table.cursor, self.session, self.size)
 
@@ -304,16 +305,12 @@ def unknown_names(listing: Listing, width: int) -> list[Row]:
     return [fit([("  ! ", "bold retrying"), (line(clause), "text")], width) for clause in listing.unknown]
 
 
-def silent_shards(listing: Listing, width: int) -> list[Row]:
-    """A line below the list for each shard whose tasks are not known now, or not in the list since it was loaded."""
-    texts = [f"{name} is unknown: {error}" for name, error in listing.silent.items()]
-    rows: list[Row] = [fit([("  ◌ ", "bold lost"), (line(text, 300), "text")], width) for text in texts]
+def back_again(listing: Listing, width: int) -> list[Row]:
+    """A line below the list for the shards that answer again, and whose tasks are not in the list."""
     back = [name for name in listing.unlisted if name not in listing.silent]
-    if back:
-        names = line(", ".join(back))
-        text: list[Part] = [(f"{names} answers again, ", "text"), ("r", "bold accent"), (" lists its tasks", "muted")]
-        rows.append(rule(text, width))
-    return rows
+    names = line(", ".join(back))
+    text: list[Part] = [(f"{names} answers again, ", "text"), ("r", "bold accent"), (" lists its tasks", "muted")]
+    return [rule(text, width)] if back else []
 
 
 def only_succeeded(listing: Listing, task_filter: Filter) -> list[Row]:

@@ -108,8 +108,10 @@ class Actions:
                     return
             dialog = DIALOGS[name](action, session, targets)
         if dialog is None:
-            marked = len(self.targets.tasks())
+            marked = len(targets.tasks())
             hint = f"{marked:,} are marked, \\ clears the marks" if marked > 1 else "select one"
+            if len(parts) > 1:
+                hint = f"choose a shard: {', '.join(f':db {name}' for name in parts)}"
             dialog = Notice(f"{action.label} applies to one {action.target.word}: {hint}", bad=True)
         if isinstance(dialog, Coroutine):
             self._prepare(action, dialog, session)

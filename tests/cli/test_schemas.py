@@ -206,6 +206,8 @@ UNTRIED = {
     "submit: LinesDocument",
     "rebalance: Rebalanced",
     "tasks: ShardTaskList",
+    "runners: ShardRunnerList",
+    "failures: ShardFailureList",
 }
 """Documents of which other tests have real output."""
 

@@ -1,5 +1,6 @@
 """Commands on a profile with shards."""
 
+import asyncio
 import json
 import socket
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from runner.cli.exit_codes import Exit
 from runner.cli.options import Connection
 from runner.cli.schemas import SCHEMAS
 from runner.cli.tools import ToolResult, assistant_tools, call_tool
+from runner.db.database import Database
 from runner.filter.sort import NEWEST
 from runner.model.task import NewTask, UniqueKey
 from runner.queries.task_list.cursor import Cursor
@@ -23,6 +25,7 @@ from runner.queries.task_list.shard_page import merged
 from tests.cli.conftest import Call, Store
 from tests.cli.test_schemas import strict
 from tests.shards import EACH_PAIR, Sharded, write_config
+from tests.store.rows import add_attempt, add_runner, ahead
 
 EU, US = "customer-3", "customer-0"
 """Routes of each shard."""
@@ -47,7 +50,8 @@ def fits(command: str, document: Any) -> None:
     """The document fits the schema of the command."""
     schema = strict(json.loads((SCHEMAS / f"{command}.json").read_text()))
     references = {each["$ref"].rpartition("/")[2]: each for each in schema["anyOf"]}
-    name = "OverShards" if "shards" in document else "ShardTaskList"
+    merged = {"tasks": "ShardTaskList", "runners": "ShardRunnerList", "failures": "ShardFailureList"}
+    name = merged.get(command, "OverShards")
     Draft202012Validator({**references[name], "$defs": schema["$defs"]}).validate(document)
 
 
@@ -169,12 +173,10 @@ def test_a_page_ends_where_a_shard_may_have_an_earlier_task() -> None:
     "command",
     [
         ("stats",),
-        ("runners",),
         ("schedules",),
         ("reports",),
         ("capacity",),
         ("alerts",),
-        ("failures",),
         ("audit",),
         ("why", "state:waiting"),
     ],
@@ -188,6 +190,53 @@ def test_a_command_that_reads_reads_each_shard(call: Call, profile: Sharded, com
     document = call(*command, "--json").document
     fits(command[0], document)
     assert list(document["shards"]) == ["eu", "us"]
+
+
+@EACH_PAIR
+def test_the_runners_of_all_shards_are_one_list(call: Call, profile: Sharded) -> None:
+    async def fill() -> None:
+        for url, capacity in zip(profile.urls.values(), (1, 2), strict=True):
+            database = Database.open(url)
+            await add_runner(database, capacity=capacity)
+            await database.dispose()
+
+    asyncio.run(fill())
+    result = call("runners", "--profile", "orders")
+    assert [line.split()[0] for line in result.out.splitlines()[1:]] == ["eu:1", "us:1"]
+    document = call("runners", "--json").document
+    fits("runners", document)
+    assert [(row["shard"], row["id"], row["capacity"]) for row in document["runners"]] == [("eu", 1, 1), ("us", 1, 2)]
+    assert call("runners", "drain", "us:1").code == Exit.OK
+    assert [row["command"] for row in call("runners", "--json").document["runners"]] == [None, "drain"]
+    assert call("runners", "--profile", "orders", "drain", "1").code == Exit.CONFIGURATION
+
+
+@EACH_PAIR
+def test_a_cause_in_several_shards_is_one_group(call: Call, profile: Sharded) -> None:
+    async def fill() -> None:
+        for url, fences in zip(profile.urls.values(), ((1,), (1, 2)), strict=True):
+            database = Database.open(url)
+            for fence in fences:
+                await add_attempt(database, 5, fence, ended_at=ahead(-30 + fence))
+            await database.dispose()
+
+    asyncio.run(fill())
+    result = call("failures")
+    assert ("us 2, eu 1" in result.out, "1 failure group" in result.out) == (True, True)
+    document = call("failures", "--json").document
+    fits("failures", document)
+    (group,) = document["failures"]
+    assert (group["count"]["number"], group["shards"]["us"]["number"], document["partial"]) == (3, 2, False)
+
+
+@pytest.mark.parametrize("command", ["runners", "failures"])
+def test_a_list_without_a_shard_is_partial(call: Call, profile: Sharded, command: str) -> None:
+    Path(profile.urls["us"].removeprefix("sqlite:///")).unlink()
+    result = call(command)
+    assert (result.code, "The list is partial, without us." in result.out) == (Exit.DATABASE, True)
+    document = call(command, "--json").document
+    fits(command, document)
+    assert (document["partial"], "The SQLite file" in document["errors"]["us"]) == (True, True)
 
 
 def test_an_id_with_its_shard_chooses_the_database(call: Call, profile: Sharded) -> None:

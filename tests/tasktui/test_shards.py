@@ -15,6 +15,7 @@ from runner.db.database import Database
 from runner.errors import DatabaseUnavailable
 from runner.model.task import State
 from runner.queries.audit import audit
+from runner.queries.runners import runners
 from runner.settings import Settings
 from runner.settings.shards import shard_settings
 from runner.urls import parse_url
@@ -30,7 +31,7 @@ from tasktui.startup.arguments import Arguments
 from tasktui.startup.startup import opened, prepared
 from tasktui.terminal import typed_ahead
 from tests.shards import EACH_PAIR, Sharded, write_config
-from tests.store.rows import add_live, add_past, add_runner, ahead
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 from tests.tasktui.conftest import NARROW, WIDE, Operator
 from tests.tasktui.terminal import Terminal
 
@@ -212,6 +213,55 @@ async def test_a_key_acts_in_the_shard_of_the_row_and_on_marks_in_each_shard(pro
         for name, number in (("eu", 3), ("us", 1)):
             entries = await databases[name].read(audit, change_group=group[1])
             assert len(entries) == number
+
+
+@EACH_PAIR
+async def test_the_runners_of_all_shards_are_listed_and_a_key_acts_in_the_shard(profile: Sharded) -> None:
+    async with filled(profile) as databases, console_of(profile) as operator:
+        await add_runner(databases["us"], handlers='["h"]', capacity=4)
+        await add_live(databases["us"], state="running", runner_id=1, handler="h", key="in us", claimed_at=ahead(-5))
+        await operator.press("5")
+        await operator.sees("● eu web-1:7", "● us web-1:7", "2 alive")
+        await operator.press("end")
+        await operator.sees("us web-1:7 RUNS 1", "us:3", "in us")
+        await operator.press("L")
+        await operator.sees("Drain runner 1")
+        await operator.press("y", "enter")
+        await operator.sees_notice("us: Runner 1")
+        (row,) = await databases["us"].read(runners)
+        assert row.draining
+        await operator.press("enter")
+        await operator.until(lambda: operator.console.session.name == "us")
+        await operator.sees("runner:1", "in us")
+
+
+@EACH_PAIR
+async def test_a_cause_in_several_shards_is_one_group_and_is_retried_in_each(profile: Sharded) -> None:
+    async with filled(profile) as databases, console_of(profile) as operator:
+        for database in databases.values():
+            await add_past(database, 50, State.DEAD, queue="mail")
+            await add_attempt(database, 50, ended_at=ahead(-30), verb="fail")
+        await add_attempt(databases["us"], 50, 2, ended_at=ahead(-20), verb="fail")
+        await operator.press("4")
+        await operator.sees("3 in 1 group", "us 2, eu 1", "ValueError")
+        await operator.press("R")
+        await operator.sees("2 tasks will change, in eu 1, us 1.")
+        await operator.press("ctrl+t", "y", "enter")
+        await operator.sees_notice("Retry: 2 changed")
+
+
+async def test_runners_and_failures_without_a_shard_are_partial(profile: Sharded) -> None:
+    file = Path(profile.urls["us"].removeprefix("sqlite:///"))
+    async with filled(profile) as databases, console_of(profile, NARROW) as operator:
+        await operator.sees(" total ")
+        await databases["us"].dispose()
+        file.rename(file.with_suffix(".away"))
+        await operator.press("5")
+        await operator.sees("us is unknown: ", "● eu web-1:7", "partial")
+        await operator.press("4")
+        await operator.sees("us is unknown: ")
+        file.with_suffix(".away").rename(file)
+        await operator.until(lambda: "unknown" not in operator.text)
 
 
 async def test_all_matches_of_all_shards_are_changed_and_a_silent_shard_is_named(
