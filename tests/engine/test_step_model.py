@@ -4,9 +4,13 @@ No stored result changes, no step that is done runs again, and each signal is re
 """
 
 import asyncio
+import json
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -27,10 +31,12 @@ from runner.model.outcome import Done, Outcome
 from runner.model.step import StepWrite
 from runner.model.task import NewTask
 from runner.store.submit import submit
+from tests.programs import ROOT
 from tests.store.runners import Runner
 
 pytestmark = pytest.mark.both_databases
 HISTORIES = int(os.environ.get("STEP_HISTORIES", "5"))
+KILLS = os.environ.get("STEP_KILLS", "50")
 T = TypeVar("T")
 
 
@@ -191,3 +197,10 @@ async def test_no_death_of_a_runner_changes_a_stored_step_or_loses_a_signal(data
         history = History(database, runner, seed * 1_000_003 + number)
         await history.live()
         history.check()
+
+
+@pytest.mark.slow
+def test_no_kill_of_a_process_changes_a_stored_step_or_loses_a_signal(migrated_url: str, tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "tests.engine.killed_steps", migrated_url, str(tmp_path), "1", KILLS]
+    done = subprocess.run(program, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert json.loads(done.stdout)["kills"] >= int(KILLS)

@@ -1,0 +1,235 @@
+"""Random handlers of steps, sleeps and waits, in processes that are killed at any moment.
+
+    python -m tests.engine.killed_steps URL FOLDER SEED KILLS
+
+A process without threads and connections forks one child per attempt, and kills it with SIGKILL. What the functions
+saw is in a file, which outlives them.
+"""
+
+import asyncio
+import json
+import os
+import random
+import select
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import sqlalchemy as sa
+
+from runner.db.database import Database
+from runner.db.types import db_later, db_now
+from runner.engine.events import Events
+from runner.engine.executing.durable_steps import DurableSteps
+from runner.engine.executing.step_store import StoredSteps
+from runner.engine.periodic.signal_look import SignalLook
+from runner.engine.slots import Running, Slots
+from runner.engine.stuck_rows import StuckRows
+from runner.handlers.registry import Handler, Options
+from runner.handlers.steps import StepCall, Suspension
+from runner.model.outcome import Done, Outcome
+from runner.model.task import NewTask
+from runner.settings import Settings
+from runner.store.claim.plain import Claimant, HandlerDefaults
+from runner.store.submit import submit
+from runner.urls import parse_url
+from tests.store.runners import Runner
+
+TERMS = HandlerDefaults(1_000_000, None)
+KINDS = ("call", "call", "flaky", "sleep", "wait", "hasty")
+PARTS = 8
+LONGEST = 0.04
+"""Seconds after which a child is killed at the latest; an attempt takes about as long."""
+
+ENDED, GOES_ON = 40, 41
+"""Exit codes of children."""
+
+
+class Attempt:
+    """The work of one child.
+
+    Args:
+        parts: the kinds of the steps.
+        journal: the file of what the functions saw.
+    """
+
+    def __init__(self, database: Database, task_id: int, parts: list[str], journal: Path, seed: int) -> None:
+        self.database, self.id, self.parts, self.journal = database, task_id, parts, journal
+        self.random = random.Random(seed)
+
+    def note(self, *values: object) -> None:
+        """Append a line, which outlives this process."""
+        descriptor = os.open(self.journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(descriptor, (json.dumps(values) + "\n").encode())
+        os.close(descriptor)
+
+    async def send(self) -> None:
+        """Insert the next signal; its payload is its number."""
+        async with self.database.writing() as tx:
+            table = tx.tables.signal
+            count = await tx.scalar(sa.select(sa.func.count()).where(table.c.task_id == self.id))
+            await tx.execute(sa.insert(table).values(task_id=self.id, name="go", payload=str(count + 1)))
+
+    async def call(self, place: int) -> int:
+        """Return another number each time."""
+        self.note("run", place)
+        runs = sum(line == ["run", place] for line in lines(self.journal))
+        if self.parts[place] == "flaky" and runs < 3:
+            raise ConnectionError
+        return 100 * place + runs
+
+    async def body(self, steps: DurableSteps) -> None:
+        values: list[Any] = []
+        for place, part in enumerate(self.parts):
+            if self.random.random() < 0.2:
+                await self.send()
+            if part == "sleep":
+                await steps.sleep(60, None)
+                values.append("slept")
+            elif part in ("wait", "hasty"):
+                found = await steps.wait_for("go", 60 if part == "hasty" else None)
+                values.append(found and found.payload)
+            else:
+                retry = "1m,1m,1m,1m,1m,1m" if part == "flaky" else None
+                values.append(await steps.step(StepCall(f"call-{place}", self.call, (place,), {}, retry, False)))
+            self.note("saw", *values)
+
+    async def live(self) -> bool:
+        """Continue the task; True at its end."""
+        await self.let_time_pass()
+        runner = Runner(self.database, Claimant(1, "here"), {"work": TERMS})
+        claimed = await runner.claim(1)
+        if not claimed:
+            async with self.database.reading() as tx:
+                return not await tx.rows(sa.select(tx.tables.task.c.id).where(tx.tables.task.c.id == self.id))
+        (task,) = claimed
+        running = Running(task, Handler("work", self.body, Options()), Slots("async", 1))
+        writer: Any = SimpleNamespace(
+            database=self.database, runner_id=lambda: 1, stuck=StuckRows(), loop=asyncio.get_running_loop()
+        )
+        job = asyncio.current_task()
+        try:
+            steps = DurableSteps(task, StoredSteps(running, writer), 1_000, lambda: asyncio.current_task() is job)
+            await self.body(steps)
+        except Suspension as suspension:
+            outcome: Outcome = suspension.outcome
+        else:
+            outcome = Done()
+        settled = await runner.end(task, outcome)
+        return settled.verbs[task.id] == "succeed"
+
+    async def let_time_pass(self) -> None:
+        """Return the task of a dead runner to the queue, and let a sleep end or a signal arrive."""
+        async with self.database.writing() as tx:
+            task, step, signals = tx.tables.task, tx.tables.step, tx.tables.signal
+            mine = task.c.id == self.id
+            await tx.execute(
+                sa.update(task).where(mine, task.c.state == "running").values(state="waiting", runner_id=None)
+            )
+            open_wait = (step.c.task_id == self.id) & step.c.done_at.is_(None)
+            arrived = sa.select(signals.c.id).where(signals.c.task_id == self.id, signals.c.received_at.is_(None))
+            waits = sa.select(step.c.name).where(open_wait, step.c.signal == "go", step.c.due_at.is_(None))
+            needs_signal = await tx.rows(waits.limit(1)) and not await tx.rows(arrived.limit(1))
+        if needs_signal:
+            await self.send()
+        if self.random.random() < 0.5:
+            await SignalLook(self.database, Events(), StuckRows()).run()
+        async with self.database.writing() as tx:
+            past = db_later(db_now(), -1)
+            await tx.execute(sa.update(step).where(open_wait, step.c.due_at.is_not(None)).values(due_at=past))
+            await tx.execute(sa.update(task).where(mine, task.c.state == "waiting").values(run_at=db_now()))
+
+
+def lines(journal: Path) -> list[list[Any]]:
+    """The complete lines of a journal."""
+    return [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
+
+
+def check(parts: list[str], journal: Path) -> None:
+    """Compare what each attempt saw: no stored result changes, no stored step runs again, no signal is lost."""
+    seen: list[list[Any]] = []
+    stored = set[int]()
+    for kind, *values in lines(journal):
+        if kind == "run":
+            assert values[0] not in stored, f"step {values[0]} ran after its result was used"
+        else:
+            seen.append(values)
+            stored |= {place for place in range(len(values)) if parts[place] in ("call", "flaky")}
+    done = seen[-1]
+    assert len(done) == len(parts)
+    assert all(values == done[: len(values)] for values in seen), seen
+    waited = [(part, value) for part, value in zip(parts, done, strict=True) if part in ("wait", "hasty")]
+    numbers = [value for _, value in waited if value is not None]
+    assert numbers == [*range(1, len(numbers) + 1)], done
+    assert all(value is not None for part, value in waited if part == "wait"), done
+
+
+def child(work: Callable[[], Coroutine[Any, Any, bool]], longest: float | None) -> int | None:
+    """Run a coroutine in a child and return its exit code; None if it was killed before its end."""
+    pid = os.fork()
+    if not pid:
+        try:
+            os._exit(ENDED if asyncio.run(work()) else GOES_ON)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+    descriptor = os.pidfd_open(pid)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    poll.poll(None if longest is None else longest * 1000)
+    if longest is not None:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    os.close(descriptor)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return None if code == -signal.SIGKILL else code
+
+
+async def create(settings: Settings, file: Path) -> bool:
+    """Submit the task of a history, and write its id to a file."""
+    database = Database.of(settings)
+    await Runner.enter(database, lease=36_000)
+    file.write_text(str(await database.write(submit, NewTask("work", max_attempts=TERMS.max_attempts))))
+    await database.dispose()
+    return True
+
+
+async def live(settings: Settings, id: int, parts: list[str], journal: Path, seed: int) -> bool:
+    """Make one attempt; True at the end of the task."""
+    database = Database.of(settings)
+    try:
+        return await Attempt(database, id, parts, journal, seed).live()
+    finally:
+        await database.dispose()
+
+
+def main(url: str, folder: str, seed: str, kills: str) -> None:
+    """Run histories until so many children were killed, and print the numbers."""
+    choices, settings = random.Random(int(seed)), Settings(url=parse_url(url))
+    counts = Counter[str]()
+    while counts["kills"] < int(kills):
+        number = counts["histories"]
+        parts, journal = [choices.choice(KINDS) for _ in range(PARTS)], Path(folder) / f"{seed}-{number}"
+        created = Path(folder) / f"{seed}-{number}.id"
+
+        assert child(partial(create, settings, created), None) == ENDED
+        id = int(created.read_text())
+        while True:
+            attempt = partial(live, settings, id, parts, journal, choices.getrandbits(32))
+            code = child(attempt, None if choices.random() < 0.05 else choices.uniform(0, LONGEST))
+            counts["kills" if code is None else "attempts"] += 1
+            if code == ENDED:
+                break
+            assert code in (None, GOES_ON), f"history {number}: a child ended with {code}"
+        check(parts, journal)
+        counts["histories"] += 1
+        journal.unlink()
+    print(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
