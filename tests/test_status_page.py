@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -102,10 +103,50 @@ assert views.cancel(request, task).status_code == 200
 assert views.cancel(request, task).status_code == 409
 """
 
+FLASK = """
+import export_site, runner
+web = export_site.app.test_client()
+task = web.post("/exports/5").json["task"]
+assert "setTimeout(show" in web.get(f"/exports/{task}").text
+assert web.get("/exports/4711/status").status_code == 404
+assert web.get(f"/exports/{task}/status").json == {"state": "waiting", "finished": False, "done": 0, "total": None}
+with runner.Runner():
+    runner.handle(task).result(timeout=60)
+assert web.get(f"/exports/{task}/status").json == {"state": "succeeded", "finished": True, "done": 5, "total": 5}
+task = web.post("/exports/5").json["task"]
+assert web.post(f"/exports/{task}/cancel").json == {"state": "cancelled"}
+assert web.post(f"/exports/{task}/cancel").status_code == 409
+"""
+
+OWN_TRANSACTION = """
+import os, orders, reports, sqlalchemy as sa
+orders.engine = sa.create_engine(os.environ["TASKTUI_URL"])
+task = reports.export.submit(rows=5)
+try:
+    orders.withdraw(7, task, "ana")
+except sa.exc.OperationalError:
+    assert task.status().state == "waiting"
+with orders.engine.begin() as connection:
+    connection.execute(sa.text("CREATE TABLE customer_order (id integer, withdrawn boolean)"))
+orders.withdraw(7, task, "ana")
+assert task.status().error == "terminated by ana via python: order withdrawn", task.status()
+"""
+
+WITH_FLASK = (pytest.mark.slow, pytest.mark.skipif(find_spec("flask") is None, reason="needs the group frameworks"))
+
 
 @pytest.mark.slow
 @on_sqlite
-@pytest.mark.parametrize(("program", "printed"), [(WEB_PAGE, "no export yet\n"), (VIEWS, "")])
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        (WEB_PAGE, "no export yet\n"),
+        (VIEWS, ""),
+        pytest.param(FLASK, "", marks=WITH_FLASK),
+        (OWN_TRANSACTION, ""),
+    ],
+    ids=["fastapi", "django", "flask", "own transaction"],
+)
 def test_the_pages_show_and_cancel_tasks(program: str, printed: str, migrated_url: str, tmp_path: Path) -> None:
     for block in blocks(DOCS / "status-and-changes.md", "python"):
         (tmp_path / block.first.removeprefix("# ")).write_text(block.text)

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -220,6 +220,15 @@ class Client:
         from runner.store.submit import submit_steps
 
         return lambda driver: submit_steps(StatementFrame.of(self.settings, driver), tasks, self.settings.notify)
+
+    def begin(self, verb: "Callable[..., Awaitable[T]]", *arguments: Any, reads: bool) -> "Future[T]":
+        """Begin a read or a change in a transaction of its own.
+
+        Args:
+            verb: a query or an operation.
+            reads: True if it only reads.
+        """
+        return self.run(lambda database: (database.read if reads else database.write)(verb, *arguments))
 
     def opening(self) -> Future[None]:
         """Open the database if it is not open; the future resolves when that has succeeded or failed."""

@@ -240,11 +240,15 @@ AWAITED: dict[Name, Callable[[Any, StepsBuilder[Any]], Awaitable[Any]]] = {
 }
 
 
-def follower(tx: object) -> Callable[[Any, StepsBuilder[Any]], Any]:
+SUBMIT, SUBMIT_ASYNC = "submit or submit_many", "submit_async or submit_many_async"
+
+
+def follower(tx: object, form: str = SUBMIT_ASYNC) -> Callable[[Any, StepsBuilder[Any]], Any]:
     """Return the function that runs a verb inside the transaction of an application's connection.
 
     Args:
         tx: connection or session.
+        form: the call for an async connection.
 
     Raises:
         UnknownConnection: the kind of connection is not supported.
@@ -252,15 +256,15 @@ def follower(tx: object) -> Callable[[Any, StepsBuilder[Any]], Any]:
     """
     name = _name_of(tx)
     if name in AWAITED:
-        raise SyncAsyncMismatch(kind=_label(name), why="is async", form="submit_async or submit_many_async")
+        raise SyncAsyncMismatch(kind=_label(name), why="is async", form=form)
     return PLAIN[name]
 
 
-def follower_async(tx: object) -> Callable[[Any, StepsBuilder[Any]], Awaitable[Any]]:
+def follower_async(tx: object, form: str = SUBMIT) -> Callable[[Any, StepsBuilder[Any]], Awaitable[Any]]:
     """Same as `follower`, for an async connection."""
     name = _name_of(tx)
     if name in PLAIN:
-        raise SyncAsyncMismatch(kind=_label(name), why="is not async", form="submit or submit_many")
+        raise SyncAsyncMismatch(kind=_label(name), why="is not async", form=form)
     return AWAITED[name]
 
 

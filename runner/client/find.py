@@ -1,21 +1,23 @@
 """The search for the tasks of a handler and a business key."""
 
-from asyncio import wrap_future
+from asyncio import gather, wrap_future
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from runner.client.client import get_client, refuse_event_loop
-from runner.client.database_client import Client
 from runner.client.results import TaskHandle, handles
 from runner.handlers.registry import Handler
 from runner.model.shard import ShardId
 
+T = TypeVar("T")
+
 if TYPE_CHECKING:
+    from runner.client.database_client import Client
     from runner.db.transaction import Transaction
 
-T = TypeVar("T")
+    Verb: TypeAlias = Callable[[Transaction, str | None, str, str], Awaitable[T]]
+    Read: TypeAlias = tuple[Verb[T], str | None, str, str]
 
 MOST_UNFINISHED = 1_000
 """Maximum number of handles that `unfinished` returns."""
@@ -36,12 +38,14 @@ def unfinished(handler: Handler | str, key: str) -> list[TaskHandle[Any]]:
         WouldBlock: called on an event loop: await `unfinished_async` there.
     """
     refuse_event_loop("unfinished")
-    return [handle for part in _begin(_live, handler, key) for handle in part.result()]
+    parts = [client.begin(*of, reads=True) for client, of in _reads(_live, handler, key)]
+    return [handle for part in parts for handle in part.result()]
 
 
 async def unfinished_async(handler: Handler | str, key: str) -> list[TaskHandle[Any]]:
     """Same as `unfinished`, on an event loop."""
-    return [handle for part in _begin(_live, handler, key) for handle in await wrap_future(part)]
+    parts = [wrap_future(client.begin(*of, reads=True)) for client, of in _reads(_live, handler, key)]
+    return [handle for part in await gather(*parts) for handle in part]
 
 
 def find(handler: Handler | str, key: str) -> TaskHandle[Any] | None:
@@ -59,12 +63,14 @@ def find(handler: Handler | str, key: str) -> TaskHandle[Any] | None:
         WouldBlock: called on an event loop: await `find_async` there.
     """
     refuse_event_loop("find")
-    return _latest(part.result() for part in _begin(_newest, handler, key))
+    parts = [client.begin(*of, reads=True) for client, of in _reads(_newest, handler, key)]
+    return _latest(part.result() for part in parts)
 
 
 async def find_async(handler: Handler | str, key: str) -> TaskHandle[Any] | None:
     """Same as `find`, on an event loop."""
-    return _latest([await wrap_future(part) for part in _begin(_newest, handler, key)])
+    parts = [wrap_future(client.begin(*of, reads=True)) for client, of in _reads(_newest, handler, key)]
+    return _latest(await gather(*parts))
 
 
 Found: TypeAlias = "tuple[datetime, TaskHandle[Any]] | None"
@@ -76,16 +82,10 @@ def _latest(found: Iterable[Found]) -> TaskHandle[Any] | None:
     return max(tasks, key=lambda each: each[0])[1] if tasks else None
 
 
-def _begin(
-    verb: "Callable[[Transaction, str | None, str, str], Awaitable[T]]", handler: Handler | str, key: str
-) -> list[Future[T]]:
-    """Begin to read from each database."""
+def _reads(verb: "Verb[T]", handler: Handler | str, key: str) -> "list[tuple[Client, Read[T]]]":
+    """The client of each database, with the verb and its arguments."""
     name = handler.name if isinstance(handler, Handler) else handler
-
-    def begin(client: Client) -> Future[T]:
-        return client.run(lambda database: database.read(verb, client.settings.shard, name, key))
-
-    return [begin(client) for client in get_client().each()]
+    return [(client, (verb, client.settings.shard, name, key)) for client in get_client().each()]
 
 
 async def _newest(tx: "Transaction", shard: str | None, handler: str, key: str) -> Found:

@@ -1,15 +1,17 @@
 """The operations of an application on a task, in the audit log with their author."""
 
+import asyncio
 import sys
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic_core import to_json
 
-from runner.client.client import get_client
+from runner.client.client import get_client, refuse_event_loop
 from runner.client.status import TaskStatus
 from runner.errors import InvalidInput, TaskNotFound, TaskUnchanged
 from runner.model.duration import parse_duration
@@ -17,106 +19,144 @@ from runner.model.outcome import Delay
 from runner.text import operator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
+    from runner.db.statement import Steps
     from runner.db.transaction import Transaction
     from runner.operations.results import Actor, Result
 
+T = TypeVar("T")
 
-def begin_status(id: int) -> Future[TaskStatus]:
-    """Begin to read the status of a task.
 
-    Raises:
-        TaskNotFound: from the future: the task does not exist.
+@dataclass(frozen=True)
+class TaskOperation(Generic[T]):
+    """A read or a change of one task, in a transaction of its own or in that of the application.
+
+    Args:
+        id: the task.
+        call: the name of its call, for messages.
+        verb: a query or an operation.
+        arguments: its arguments.
+        conclude: makes the return value of the answer of the verb, or raises the reason why nothing has changed.
+        reads: True if it only reads.
     """
-    client = get_client().client_of(id)
 
-    async def read(database: Any) -> TaskStatus:
-        from runner.queries.task.status import status_values
+    id: int
+    call: str
+    verb: Callable[..., Awaitable[Any]]
+    arguments: tuple[Any, ...]
+    conclude: Callable[[Any], T]
+    reads: bool = False
 
-        values = await database.read(status_values, int(id))
+    def run(self, tx: object = None) -> T:
+        """Run it in a thread without an event loop, or with `tx` anywhere."""
+        client = get_client().client_of(self.id)
+        if tx is not None:
+            from runner.client.external import explained, follower
+
+            with explained():
+                return self.conclude(follower(tx, f"{self.call}_async")(tx, self._steps))
+        refuse_event_loop(self.call)
+        return self.conclude(client.begin(self.verb, *self.arguments, reads=self.reads).result())
+
+    async def run_async(self, tx: object = None) -> T:
+        """Run it on an event loop."""
+        client = get_client().client_of(self.id)
+        if tx is not None:
+            from runner.client.external import explained, follower_async
+
+            with explained():
+                return self.conclude(await follower_async(tx, self.call)(tx, self._steps))
+        return self.conclude(await asyncio.wrap_future(client.begin(self.verb, *self.arguments, reads=self.reads)))
+
+    def _steps(self, driver: Any) -> "Steps[Any]":
+        from runner.db.external_transaction import external_steps
+        from runner.db.statement import StatementFrame
+
+        settings = get_client().client_of(self.id).settings
+        return external_steps(StatementFrame.of(settings, driver), self.verb, *self.arguments)
+
+
+def status(id: int) -> TaskOperation[TaskStatus]:
+    """Read the status of a task; see `TaskHandle.status`."""
+    from runner.queries.task.status import status_values
+
+    def conclude(values: dict[str, Any] | None) -> TaskStatus:
         if values is None:
             raise TaskNotFound(id=id)
         if values["error"] is not None:
-            values["error"] = client.sealing.keyring.open_text(values["error"], values["handler"])
+            keyring = get_client().client_of(id).sealing.keyring
+            values["error"] = keyring.open_text(values["error"], values["handler"])
         return TaskStatus(**values)
 
-    return client.run(read)
+    return TaskOperation(id, "status", status_values, (int(id),), conclude, reads=True)
 
 
-def begin_cancel(id: int, reason: str | None, by: str | None) -> Future[None]:
-    """Begin to cancel a task; see `TaskHandle.cancel`."""
+def cancel(id: int, reason: str | None, by: str | None) -> TaskOperation[None]:
+    """Cancel a task; see `TaskHandle.cancel`."""
+    from runner.operations.results import Target
+    from runner.operations.terminate import terminate
 
-    def verb(tx: "Transaction", author: "Actor") -> "Coroutine[Any, Any, Result]":
-        from runner.operations.results import Target
-        from runner.operations.terminate import terminate
-
-        return terminate(tx, [Target(int(id))], author)
-
-    return _begin(id, verb, reason, by)
+    return _change(id, "cancel", terminate, ([Target(int(id))],), reason, by)
 
 
-def begin_retry(id: int, reason: str | None, by: str | None) -> Future[None]:
-    """Begin to retry a task; see `TaskHandle.retry`."""
+def retry(id: int, reason: str | None, by: str | None) -> TaskOperation[None]:
+    """Retry a task; see `TaskHandle.retry`."""
+    from runner.operations.results import Target
+    from runner.operations.retry import retry_now
 
-    def verb(tx: "Transaction", author: "Actor") -> "Coroutine[Any, Any, Result]":
-        from runner.operations.results import Target
-        from runner.operations.retry import retry_now
-
-        return retry_now(tx, [Target(int(id))], author)
-
-    return _begin(id, verb, reason, by)
+    return _change(id, "retry", retry_now, ([Target(int(id))],), reason, by)
 
 
-def begin_signal(id: int, name: str, payload: Any, by: str | None) -> Future[None]:
-    """Begin to send a signal to a task; see `TaskHandle.signal`."""
+def signal(id: int, name: str, payload: Any, by: str | None) -> TaskOperation[None]:
+    """Send a signal to a task; see `TaskHandle.signal`."""
+    from runner.operations.results import Target
+    from runner.operations.signal import signal as send
+
     try:
         text = None if payload is None else to_json(payload, inf_nan_mode="constants").decode()
     except ValueError as error:
         raise InvalidInput(why=f"the payload of signal {name!r} is not JSON: {error}") from None
-
-    def verb(tx: "Transaction", author: "Actor") -> "Coroutine[Any, Any, Result]":
-        from runner.operations.results import Target
-        from runner.operations.signal import signal
-
-        return signal(tx, [Target(int(id))], name, text, author)
-
-    return _begin(id, verb, None, by)
+    return _change(id, "signal", send, ([Target(int(id))], name, text), None, by)
 
 
-def begin_reschedule(id: int, when: datetime | Delay, reason: str | None, by: str | None) -> Future[None]:
-    """Begin to reschedule a task; see `TaskHandle.reschedule`."""
+def reschedule(id: int, when: datetime | Delay, reason: str | None, by: str | None) -> TaskOperation[None]:
+    """Reschedule a task; see `TaskHandle.reschedule`."""
     delay = None if isinstance(when, datetime) else parse_duration(when)
 
-    async def verb(tx: "Transaction", author: "Actor") -> "Result":
+    async def verb(tx: "Transaction", id: int, author: "Actor") -> "Result":
         from runner.db.transaction import clock
         from runner.operations.edit import edit
         from runner.operations.edit_values import Changes
 
         due = when if isinstance(when, datetime) else await clock(tx) + (delay or parse_duration(0))
-        return await edit(tx, int(id), None, Changes(run_at=due), author)
+        return await edit(tx, id, None, Changes(run_at=due), author)
 
-    return _begin(id, verb, reason, by)
+    return _change(id, "reschedule", verb, (int(id),), reason, by)
 
 
-def _begin(
-    id: int, verb: "Callable[[Transaction, Actor], Coroutine[Any, Any, Result]]", reason: str | None, by: str | None
-) -> Future[None]:
-    """Begin an operation on one task; its future raises TaskUnchanged or TaskNotFound if nothing has changed."""
+def _change(
+    id: int,
+    call: str,
+    verb: "Callable[..., Awaitable[Result]]",
+    arguments: tuple[Any, ...],
+    reason: str | None,
+    by: str | None,
+) -> TaskOperation[None]:
+    from runner.operations.results import Actor
 
-    async def run(database: Any) -> None:
-        from runner.operations.results import Actor
-        from runner.operations.targets import MISSING
+    author = Actor(author_name(by), operator.host(), reason)
+    return TaskOperation(id, call, verb, (*arguments, author), partial(_require_change, id))
 
-        result = await database.write(verb, Actor(author_name(by), operator.host(), reason))
-        for skipped in result.skipped:
-            if skipped.why == MISSING:
-                raise TaskNotFound(id=id)
-            raise TaskUnchanged(id=id, why=skipped.why)
-        for stuck in result.stuck:
-            raise TaskUnchanged(id=id, why=stuck.why)
 
-    return get_client().client_of(id).run(partial(run))
+def _require_change(id: int, result: "Result") -> None:
+    """Raise TaskUnchanged or TaskNotFound if an operation on one task has changed nothing."""
+    from runner.operations.targets import MISSING
+
+    for skipped in result.skipped:
+        if skipped.why == MISSING:
+            raise TaskNotFound(id=id)
+        raise TaskUnchanged(id=id, why=skipped.why)
+    for stuck in result.stuck:
+        raise TaskUnchanged(id=id, why=stuck.why)
 
 
 def author_name(by: str | None) -> str:

@@ -9,9 +9,9 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, overload
 
+from runner.client import operations
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.database_client import Client
-from runner.client.operations import begin_cancel, begin_reschedule, begin_retry, begin_signal, begin_status
 from runner.client.result_poller import Ending
 from runner.client.status import TaskStatus
 from runner.client.task_events import TaskEvents
@@ -91,20 +91,22 @@ class TaskHandle(int, Generic[R_co]):
         """Same as `result`, on an event loop."""
         return value_of((await endings_async([self], timeout))[self])  # type: ignore[no-any-return] # as above
 
-    def status(self) -> TaskStatus:
+    def status(self, *, tx: object = None) -> TaskStatus:
         """Read the status of the task: state, attempt, progress, error and times. It is one read by the primary key.
+
+        Args:
+            tx: your connection or session, to read within its open transaction. See docs/transactions.md.
 
         Raises:
             TaskNotFound: the task does not exist, its transaction has not committed yet, or it was pruned.
             DatabaseUnavailable: the database cannot be reached.
             WouldBlock: called on an event loop: await `status_async` there.
         """
-        refuse_event_loop("status")
-        return begin_status(self).result()
+        return operations.status(self).run(tx)
 
-    async def status_async(self) -> TaskStatus:
+    async def status_async(self, *, tx: object = None) -> TaskStatus:
         """Same as `status`, on an event loop."""
-        return await asyncio.wrap_future(begin_status(self))
+        return await operations.status(self).run_async(tx)
 
     def events(self, after: str | None = None, *, kinds: Iterable[str] = EVENT_KINDS) -> TaskEvents:
         """Follow the events of the task: its states, failed attempts, progress and log lines.
@@ -131,7 +133,7 @@ class TaskHandle(int, Generic[R_co]):
         """
         return TaskEvents(self, after, kinds)
 
-    def cancel(self, reason: str | None = None, *, by: str | None = None) -> None:
+    def cancel(self, reason: str | None = None, *, by: str | None = None, tx: object = None) -> None:
         """Cancel the task: a waiting or blocked one at once, a running one through its runner.
 
         The audit log records the change like that of an operator, and `runner undo` reverses it.
@@ -139,77 +141,81 @@ class TaskHandle(int, Generic[R_co]):
         Args:
             reason: the reason, for the audit log and for those who wait for the result.
             by: the user who asked for it, such as "ana@example.org"; None for the user of this process.
+            tx: your connection or session; the change becomes part of its open transaction. See docs/transactions.md.
 
         Raises:
             TaskUnchanged: the task has finished, its cancellation is already requested, or its row is locked.
             TaskNotFound, DatabaseUnavailable, WouldBlock: see `status`.
         """
-        refuse_event_loop("cancel")
-        begin_cancel(self, reason, by).result()
+        operations.cancel(self, reason, by).run(tx)
 
-    async def cancel_async(self, reason: str | None = None, *, by: str | None = None) -> None:
+    async def cancel_async(self, reason: str | None = None, *, by: str | None = None, tx: object = None) -> None:
         """Same as `cancel`, on an event loop."""
-        await asyncio.wrap_future(begin_cancel(self, reason, by))
+        await operations.cancel(self, reason, by).run_async(tx)
 
-    def retry(self, reason: str | None = None, *, by: str | None = None) -> None:
+    def retry(self, reason: str | None = None, *, by: str | None = None, tx: object = None) -> None:
         """Run the task again: a waiting one now, a dead or cancelled one now and with all its attempts.
 
         Args:
             reason: see `cancel`.
             by: see `cancel`.
+            tx: see `cancel`.
 
         Raises:
             TaskUnchanged: the task is running, blocked or has succeeded, or another task holds its unique key.
             TaskNotFound, DatabaseUnavailable, WouldBlock: see `status`.
         """
-        refuse_event_loop("retry")
-        begin_retry(self, reason, by).result()
+        operations.retry(self, reason, by).run(tx)
 
-    async def retry_async(self, reason: str | None = None, *, by: str | None = None) -> None:
+    async def retry_async(self, reason: str | None = None, *, by: str | None = None, tx: object = None) -> None:
         """Same as `retry`, on an event loop."""
-        await asyncio.wrap_future(begin_retry(self, reason, by))
+        await operations.retry(self, reason, by).run_async(tx)
 
-    def signal(self, name: str, payload: object = None, *, by: str | None = None) -> None:
+    def signal(self, name: str, payload: object = None, *, by: str | None = None, tx: object = None) -> None:
         """Send a signal to the task, which receives it with `ctx.wait_for(name)`, now or later.
 
         Args:
             name: name of the signal.
             payload: anything that JSON can hold.
             by: see `cancel`.
+            tx: see `cancel`.
 
         Raises:
             InvalidInput: the name is not valid, or the payload is not JSON.
             TaskUnchanged: the task has finished, or its row is locked.
             TaskNotFound, DatabaseUnavailable, WouldBlock: see `status`.
         """
-        refuse_event_loop("signal")
-        begin_signal(self, name, payload, by).result()
+        operations.signal(self, name, payload, by).run(tx)
 
-    async def signal_async(self, name: str, payload: object = None, *, by: str | None = None) -> None:
+    async def signal_async(
+        self, name: str, payload: object = None, *, by: str | None = None, tx: object = None
+    ) -> None:
         """Same as `signal`, on an event loop."""
-        await asyncio.wrap_future(begin_signal(self, name, payload, by))
+        await operations.signal(self, name, payload, by).run_async(tx)
 
-    def reschedule(self, when: datetime | Delay, reason: str | None = None, *, by: str | None = None) -> None:
+    def reschedule(
+        self, when: datetime | Delay, reason: str | None = None, *, by: str | None = None, tx: object = None
+    ) -> None:
         """Set the time before which the task does not start.
 
         Args:
             when: a time with a zone; or a delay from now: text ("10m"), seconds or timedelta.
             reason: see `cancel`.
             by: see `cancel`.
+            tx: see `cancel`.
 
         Raises:
             InvalidEdit: the time has no zone, or no column can hold it.
             TaskUnchanged: the task has finished, or it is due at that time already.
             TaskNotFound, DatabaseUnavailable, WouldBlock: see `status`.
         """
-        refuse_event_loop("reschedule")
-        begin_reschedule(self, when, reason, by).result()
+        operations.reschedule(self, when, reason, by).run(tx)
 
     async def reschedule_async(
-        self, when: datetime | Delay, reason: str | None = None, *, by: str | None = None
+        self, when: datetime | Delay, reason: str | None = None, *, by: str | None = None, tx: object = None
     ) -> None:
         """Same as `reschedule`, on an event loop."""
-        await asyncio.wrap_future(begin_reschedule(self, when, reason, by))
+        await operations.reschedule(self, when, reason, by).run_async(tx)
 
 
 class ShardHandle(ShardId, TaskHandle[R_co]):

@@ -237,6 +237,10 @@ class Transaction:
         """Execute the steps of a verb and return its result."""
         return follow_async(steps, self._execute_step)
 
+    async def pause(self, seconds: float) -> None:
+        """Wait between two looks at rows that another transaction has locked."""
+        await asyncio.sleep(seconds)
+
     async def complete(self) -> None:
         """Let a verb declare that it has executed its last statement: it may commit before the verb returns."""
 

@@ -1,8 +1,11 @@
 """Django's connection: submits inside the transaction that is open there, and the tables that `migrate` makes."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -10,15 +13,20 @@ from django.db import DatabaseError, connections, transaction
 
 from runner.client.commit import Template
 from runner.client.database_client import Client
+from runner.client.external import follower
+from runner.db.external_transaction import external_steps
 from runner.db.migrations.apply import LOCK, statements
 from runner.db.migrations.revisions import StoredRevision, pending, version_table
 from runner.db.schema import Tables, tables
+from runner.db.statement import StatementFrame
 from runner.errors import DatabaseUnavailable
 from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings, load
 
 if TYPE_CHECKING:
     from runner.db.database import Database
+
+T = TypeVar("T")
 
 IN_MEMORY = (
     "Django's database is in memory, where no other connection can read it; for tests that run tasks, set a file name: "
@@ -34,8 +42,8 @@ def database_alias() -> str:
 class DjangoClient(Client):
     """The client of a Django process, web server or runner.
 
-    A submit is part of `transaction.atomic()` around it, and commits itself outside of one, as a `save()` does. Reading
-    results uses connections of its own.
+    A submit, and a read or a change of a task, is part of `transaction.atomic()` around it. Outside of one it commits
+    itself, as a `save()` does. The wait for results uses connections of its own.
     """
 
     def insert_of(self, template: Template) -> None:  # noqa: ARG002 - other clients need it
@@ -44,22 +52,55 @@ class DjangoClient(Client):
 
     def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks through Django's connection of this thread."""
-        connection = connections[self.alias]
-        if not connection.get_autocommit():
-            connection.validate_no_broken_transaction()
-            return self._insert(connection, tasks)
-        with transaction.atomic(using=self.alias):
-            return self._insert(connection, tasks)
+        if not self._joins_transaction():
+            with transaction.atomic(using=self.alias):
+                return self._on_connection(partial(self.submit_within, tasks=tasks))
+        return self._on_connection(partial(self.submit_within, tasks=tasks))
 
     async def submit_async(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Same as `submit`, in the thread in which Django's asynchronous queries run."""
         result: SubmitResult = await sync_to_async(self.submit, thread_sensitive=True)(tasks)
         return result
 
-    def _insert(self, connection: Any, tasks: Sequence[NewTask]) -> SubmitResult:
+    def begin(self, verb: Callable[..., Awaitable[T]], *arguments: Any, reads: bool) -> Future[T]:
+        """Read or change tasks within the transaction of this thread, and without one on a connection of the client.
+
+        On an event loop, it is the transaction of the thread in which Django's asynchronous queries run.
+        """
+
+        def begin() -> Future[T]:
+            if not self._joins_transaction():
+                return super(DjangoClient, self).begin(verb, *arguments, reads=reads)
+            done: Future[T] = Future()
+            done.set_result(self._on_connection(lambda connection: follower(connection)(connection, steps)))
+            return done
+
+        def steps(driver: Any) -> Any:
+            return external_steps(StatementFrame.of(self.settings, driver), verb, *arguments)
+
+        async def begin_in_thread() -> T:
+            return await asyncio.wrap_future(await sync_to_async(begin, thread_sensitive=True)())
+
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return begin()
+        later: Any = loop.create_task(begin_in_thread())
+        return later  # wrap_future accepts it too
+
+    def _joins_transaction(self) -> bool:
+        """True inside a transaction that Django has opened in this thread."""
+        connection = connections[self.alias]
+        if connection.get_autocommit():
+            return False
+        connection.validate_no_broken_transaction()
+        return True
+
+    def _on_connection(self, call: Callable[[Any], T]) -> T:
+        connection = connections[self.alias]
         with connection.wrap_database_errors:
             connection.ensure_connection()
-            return self.submit_within(connection.connection, tasks)
+            return call(connection.connection)
 
     @property
     def alias(self) -> str:

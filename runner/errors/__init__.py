@@ -127,8 +127,8 @@ class UnknownConnection(ConfigurationError):
 
 class AutocommitConnection(ConfigurationError):
     """
-    The {kind} passed as tx commits every statement: the task would be stored even if your own changes are rolled
-    back. {remedy}.
+    The {kind} passed as tx commits every statement: the change of a task would remain even if your own changes are
+    rolled back. {remedy}.
     """
 
 

@@ -3,7 +3,6 @@
 Previews and operations share these rules.
 """
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -209,7 +208,7 @@ async def lock_tasks(tx: Transaction, ids: Sequence[int]) -> tuple[dict[int, Loc
         return tasks, []
     rest: list[int] = []
     for pause in (0.0, *LOCK_PAUSES):
-        await asyncio.sleep(pause)
+        await tx.pause(pause)
         tasks |= await read_tasks(tx, [id for id in ids if id not in tasks], locked=True)
         missing = [id for id in ids if id not in tasks]
         rest = sorted(await read_tasks(tx, missing, locked=False)) if missing else []

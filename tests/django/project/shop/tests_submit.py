@@ -6,7 +6,7 @@ from django.db import OperationalError, connection, transaction
 from django.db.transaction import TransactionManagementError
 from django.test import TestCase, TransactionTestCase
 
-from runner import batch
+from runner import batch, find, find_async, unfinished
 from runner.django.connection import migrate_tables
 from runner.django.models import LiveTask
 from runner.errors import DuplicateTask
@@ -63,6 +63,23 @@ class SubmitTests(TestCase):
     async def test_an_asynchronous_submit_is_part_of_the_transaction_of_the_test(self) -> None:
         await weigh.options(key="async").submit_async(order=1)
         self.assertEqual([task.key async for task in LiveTask.objects.all()], ["async"])
+
+    def test_a_change_of_a_task_is_part_of_the_transaction(self) -> None:
+        task = ship.options(key="seven").submit(order=7)
+        with self.assertRaises(LookupError), transaction.atomic():
+            task.cancel("no stock", by="ana")
+            self.assertEqual(task.status().state, "cancelled")
+            raise LookupError
+        self.assertEqual(
+            (find(ship, "seven"), unfinished(ship, "seven"), task.status().state), (task, [task], "waiting")
+        )
+
+    async def test_an_asynchronous_change_is_part_of_the_transaction_of_the_test(self) -> None:
+        task = await weigh.options(key="async").submit_async(order=1)
+        await task.reschedule_async("1h")
+        status = await task.status_async()
+        self.assertGreater(status.run_at, status.submitted_at)
+        self.assertEqual(await find_async(weigh, "async"), task)
 
     def test_a_database_without_the_tables_names_the_command_that_creates_them(self) -> None:
         with self.assertRaises(Exception) as caught, transaction.atomic(), self.settings(TASKTUI={}):
