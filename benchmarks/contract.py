@@ -34,6 +34,10 @@ CHUNK = 1_000
 BATCHES = 100
 """Batches per second of a paced submit."""
 
+TICK = 0.002
+"""Seconds before the due time of a submit from which the thread sleeps: the timers of asyncio are up to a millisecond
+late, and those of Node early."""
+
 HEAD = struct.Struct("<Qdd")
 """Starts; the time of the first one in monotonic seconds; the CPU seconds of the process at that time."""
 
@@ -194,7 +198,8 @@ async def _paced(peer: Peer, count: int, rate: int) -> None:
     size, start = max(1, rate // BATCHES), time.monotonic()
     for first in range(0, count, size):
         due = start + first / rate
-        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        await asyncio.sleep(max(0.0, due - time.monotonic() - TICK))
+        time.sleep(max(0.0, due - time.monotonic()))
         if size == 1:
             await peer.submit(task(first, time.monotonic()))
         else:

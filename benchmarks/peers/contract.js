@@ -7,7 +7,11 @@ const readline = require('node:readline');
 const PAD = 'x'.repeat(64);
 const CHUNK = 1000;
 const BATCHES = 100;
+const TICK = 0.002;
 const HEAD = 24;
+
+/** Atomics.wait on it pauses the thread exactly as long as asked; timers count whole milliseconds. */
+const PAUSE = new Int32Array(new SharedArrayBuffer(4));
 
 /** Seconds of the clock that Python's time.monotonic() reads. */
 const now = () => Number(process.hrtime.bigint()) / 1e9;
@@ -46,7 +50,8 @@ async function paced(peer, count, rate) {
   const start = now();
   for (let first = 0; first < count; first += size) {
     const due = start + first / rate;
-    if (due > now()) await new Promise((done) => setTimeout(done, (due - now()) * 1000));
+    if (due - TICK > now()) await new Promise((done) => setTimeout(done, (due - TICK - now()) * 1000));
+    if (due > now()) Atomics.wait(PAUSE, 0, 0, (due - now()) * 1000);
     if (size === 1) await peer.submit(task(first, now()));
     else await peer.submitMany(range(first, Math.min(first + size, count), due));
   }

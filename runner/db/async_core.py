@@ -48,18 +48,38 @@ async def shielded(work: Coroutine[Any, Any, T]) -> T:
     Raises:
         asyncio.CancelledError: after the end of `work`, if the caller was cancelled.
     """
-    running = asyncio.ensure_future(work)
+    loop = asyncio.get_running_loop()
+    result = _Result(loop=loop)
+    running = loop.create_task(_complete(work, result))
+    running.add_done_callback(partial(_end_unstarted, work, result))
+    value: T = await result
+    return value
+
+
+class _Result(asyncio.Future[Any]):
+    """The result of a shielded coroutine. `asyncio.shield` takes one more turn of the event loop for it."""
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - the method of a future
+        """Refuse: the waiting task is cancelled when the result is there."""
+        return False
+
+
+async def _complete(work: Coroutine[Any, Any, Any], result: _Result) -> None:
     try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        while not running.done():
-            try:
-                await asyncio.wait([running])
-            except asyncio.CancelledError:
-                continue
-        if not running.cancelled():
-            running.exception()  # retrieved, so that the event loop does not log it
-        raise
+        value = await work
+    except BaseException as error:
+        result.set_exception(error)
+    else:
+        result.set_result(value)
+    finally:
+        del result  # the error refers to this frame
+
+
+def _end_unstarted(work: Coroutine[Any, Any, Any], result: _Result, _: object) -> None:
+    """End the wait for a coroutine whose task was cancelled before its first step."""
+    if not result.done():
+        work.close()
+        result.set_exception(asyncio.CancelledError())
 
 
 class AsyncCoreEngine:
@@ -288,19 +308,23 @@ class StatementPool:
         self._opening = asyncio.Lock()
         self._closed = False
 
-    @asynccontextmanager
-    async def checkout(self, verb: object = None) -> AsyncIterator[PooledConnection]:
+    async def run(self, verb: object, work: Callable[[PooledConnection], Awaitable[T]]) -> T:
         """Lend a connection whose statements commit by themselves. One on which something failed is closed.
+
+        A context manager in place of `work` costs a small batch as much as its parameters.
 
         Args:
             verb: its use. It gets the connection that it had last, if that is idle: a server process that repeats one
                 statement keeps its plan in the caches of the processor.
+            work: uses the connection.
         """
         async with self._limit:
-            pooled = await self._current(self._last_used_by(verb)) or await self._open()
+            pooled = self._last_used_by(verb)
+            if pooled is None or pooled.files is not None:
+                pooled = await self._current(pooled) or await self._open()
             pooled.verb = verb
             try:
-                yield pooled
+                result = await work(pooled)
             except BaseException as error:
                 if lost_prepared(error):  # a pooler that passed for a server
                     self._prepares = False
@@ -311,10 +335,14 @@ class StatementPool:
                 await _close(pooled)
             else:
                 self._idle.append(pooled)
+            return result
 
     def _last_used_by(self, verb: object) -> PooledConnection | None:
-        number = next((number for number, pooled in enumerate(self._idle) if pooled.verb is verb), -1)
-        return self._idle.pop(number) if self._idle else None
+        idle = self._idle
+        for number, pooled in enumerate(idle):
+            if pooled.verb is verb:
+                return idle.pop(number)
+        return idle.pop() if idle else None
 
     async def _current(self, pooled: PooledConnection | None) -> PooledConnection | None:
         """Close a connection whose file was replaced: SQLite can still read and write a deleted file."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeAlias
 import sqlalchemy as sa
 
 from runner.db import connect, semaphore
-from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, StatementPool, T, shielded
+from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, PooledConnection, StatementPool, T, shielded
 from runner.db.connector import DEFAULT_CONNECTOR, Connector
 from runner.db.dialects import DIALECTS, Dialect
 from runner.db.errors import fact_of, is_lock_timeout, retries, retry_pause, translate
@@ -309,7 +309,7 @@ class Database:
         needs = needs_of(verb, self.dialect, *args, **kwargs)
         if needs is Needs.TRANSACTION:
             return await shielded(_in_block(self.reading, run, TransactionStage()))
-        return await shielded(_retried(partial(_in_block, partial(self._prepared, verb, needs), run)))
+        return await shielded(_retried(partial(self._prepared, verb, needs, run, "statement")))
 
     async def write(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of the store in a writing transaction of its own, as it declares in `Needs`.
@@ -329,24 +329,40 @@ class Database:
             if (writer := self._file_writer) is not None:
                 return await shielded(_retried(partial(self._write_file, writer, run)))
             stage: Stage = "commit" if needs is Needs.PREPARED else "statement"
-            return await shielded(_retried(partial(_in_block, partial(self._prepared, verb, needs), run, stage=stage)))
+            return await shielded(_retried(partial(self._prepared, verb, needs, run, stage)))
         async with self._holder_named():
             return await shielded(_retried(partial(_in_block, self.writing, run)))
 
-    @asynccontextmanager
-    async def _prepared(self, verb: object, needs: Needs) -> AsyncIterator[Transaction]:
-        """Open a transaction for prepared statements; in a file it only reads.
+    async def _prepared(self, verb: object, needs: Needs, run: Work[T], stage: Stage, progress: TransactionStage) -> T:
+        """Run a verb with prepared statements; in a file it only reads.
 
         Args:
-            verb: the verb that runs in it. It gets the connection that it had before, if that is idle.
+            verb: the verb that runs. It gets the connection that it had before, if that is idle.
+            stage: the stage of its statements: "commit" if they commit by themselves.
         """
         if self._read_only:
-            async with self.reading() as tx:
-                yield tx
-            return
-        begin = self.dialect.whole if needs is Needs.PREPARED_TRANSACTION else nullcontext
-        async with self._translated(), self._statements.checkout(verb) as pooled, begin(pooled.driver):
-            yield Transaction(pooled.connection, self.tables, self.dialect, pooled.driver)
+            return await _in_block(self.reading, run, progress)
+
+        async def work(pooled: PooledConnection) -> T:
+            tx = Transaction(pooled.connection, self.tables, self.dialect, pooled.driver)
+            if needs is Needs.PREPARED_TRANSACTION:
+                async with self.dialect.whole(pooled.driver):
+                    progress.stage = stage
+                    result = await run(tx)
+                    progress.stage = "commit"
+                return result
+            progress.stage = stage
+            result = await run(tx)
+            progress.stage = "commit"
+            return result
+
+        try:
+            return await self._statements.run(verb, work)
+        except Exception as error:
+            translated = translate(error, self.url)
+            if translated is None:
+                raise
+            raise translated from error
 
     @asynccontextmanager
     async def _holder_named(self) -> AsyncIterator[None]:
@@ -407,18 +423,11 @@ class Database:
 
 
 async def _in_block(
-    begin: Callable[[], AbstractAsyncContextManager[Transaction]],
-    run: Work[T],
-    progress: TransactionStage,
-    stage: Stage = "statement",
+    begin: Callable[[], AbstractAsyncContextManager[Transaction]], run: Work[T], progress: TransactionStage
 ) -> T:
-    """Run a verb in a transaction of its own.
-
-    Args:
-        stage: the stage of its statements: "commit" if they commit by themselves.
-    """
+    """Run a verb in a transaction of its own."""
     async with begin() as tx:
-        progress.stage = stage
+        progress.stage = "statement"
         result = await run(tx)
         progress.stage = "commit"
     return result

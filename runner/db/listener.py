@@ -48,6 +48,9 @@ class Listener:
         self._every, self._log = every, log
         self._unsent: list[tuple[str, str]] = []
         self._event = asyncio.Event()
+        self._heard_at = 0.0
+        self._fault: BaseException | None = None
+        """The error of the connection, or of a function that a notification called."""
         self.connected = False
         """True while notifications arrive, unless a pooler keeps them."""
 
@@ -102,24 +105,38 @@ class Listener:
         Raises:
             psycopg.OperationalError: the connection is broken.
         """
-        loop, event, server = asyncio.get_running_loop(), self._event, connection.pgconn
-        socket = server.socket  # not available once the connection is broken
-        loop.add_reader(socket, event.set)
+        loop, event = asyncio.get_running_loop(), self._event
+        socket = connection.pgconn.socket  # not available once the connection is broken
+        self._heard_at, self._fault = time.monotonic(), None
+        loop.add_reader(socket, self._read, connection)
         try:
             while not self._unsent:
-                if not await _within(event, self._every):
-                    return False
+                if not await _within(event, self._heard_at + self._every - time.monotonic()):
+                    if time.monotonic() >= self._heard_at + self._every:
+                        return False
+                    continue
                 event.clear()
-                connection.check_fault()
-                server.consume_input()
-                notices = dict[tuple[bytes, bytes], None]()  # a burst of submits is one notice
-                while notice := server.notifies():
-                    notices[notice.relname, notice.extra] = None
-                for name, payload in notices:
-                    self._deliver(name.decode(errors="replace"), payload.decode(errors="replace"))
+                if self._fault is not None:
+                    raise self._fault
         finally:
             loop.remove_reader(socket)
         return True
+
+    def _read(self, connection: "AsyncServerConnection") -> None:
+        """Deliver the notifications that have arrived, without a turn of the event loop for `_wait`."""
+        server = connection.pgconn
+        try:
+            connection.check_fault()
+            server.consume_input()
+            self._heard_at = time.monotonic()
+            notices = dict[tuple[bytes, bytes], None]()  # a burst of submits is one notice
+            while notice := server.notifies():
+                notices[notice.relname, notice.extra] = None
+            for name, payload in notices:
+                self._deliver(name.decode(errors="replace"), payload.decode(errors="replace"))
+        except BaseException as error:
+            self._fault = error
+            self._event.set()
 
     def _deliver(self, channel: str, payload: str) -> None:
         if (receive := self._channels.get(channel)) is not None:

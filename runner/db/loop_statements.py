@@ -61,8 +61,8 @@ class LoopStatements:
         """
         driver = self._driver
         parameters = [None if value is None else self._bytes(value) for value in values]
-        types = [FLOAT if type(value) is float else UNKNOWN for value in values]
-        key = (sql, *types) if FLOAT in types else sql
+        types = [FLOAT if type(value) is float else UNKNOWN for value in values] if float in map(type, values) else None
+        key = sql if types is None else (sql, *types)
         driver.start()
         try:
             name = self._names.get(key) or await self._prepared(key, sql, types)
@@ -97,6 +97,8 @@ class LoopStatements:
                 self._loop.remove_writer(self._socket)
 
     def _bytes(self, value: Any) -> bytes:
+        if type(value) is int:
+            return b"%d" % value
         if isinstance(value, str):
             if self._codec is not None:
                 value = escaped(str(value), self._codec, "\\\\u" if type(value) is ArrayText else "\\u")
@@ -106,7 +108,7 @@ class LoopStatements:
             return data
         return str(value).encode()
 
-    async def _prepared(self, key: object, sql: str, types: list[int]) -> bytes | None:
+    async def _prepared(self, key: object, sql: str, types: list[int] | None) -> bytes | None:
         """Prepare a frequent statement and return its name; None for a rare one."""
         uses = self._uses[key] = self._uses.get(key, 0) + 1
         if uses <= self._prepare_after:

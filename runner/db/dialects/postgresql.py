@@ -390,7 +390,7 @@ def _numbered(sql: str) -> tuple[str, tuple[str, ...], bool]:
 
 def _values(names: Iterable[str], arguments: Mapping[str, Any]) -> list[Any]:
     """The parameters of a statement in their order, with lists as arrays."""
-    values = (arguments[name] for name in names)
+    values = [arguments[name] for name in names]
     return [ArrayText(array_text(value)) if type(value) is list else value for value in values]
 
 
@@ -399,6 +399,8 @@ def array_text(items: Sequence[Any]) -> str:
 
     Source: https://www.postgresql.org/docs/current/arrays.html#ARRAYS-IO
     """
+    if len(items) == 1:  # the arrays of a small batch
+        return f"{{{items[0]!r}}}" if type(items[0]) is int else f"{{{_item_text(items[0])}}}"
     kinds = set(map(type, items))
     if kinds <= {int, float}:
         return f"{{{','.join(map(repr, items))}}}"
@@ -408,7 +410,12 @@ def array_text(items: Sequence[Any]) -> str:
 
 
 def _item_text(item: Any) -> str:
-    return "NULL" if item is None else '"' + re.sub(r'[\\"]', r"\\\g<0>", str(item)) + '"'
+    if item is None:
+        return "NULL"
+    text = str(item)
+    if '"' in text or "\\" in text:
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
 
 
 def _array(kind: Any) -> Any:

@@ -250,7 +250,8 @@ class Claimer:
         while self.lanes.has_ready(time.monotonic()) and self.may_claim():
             self._others_wait = None
             self._recall()  # a backlog lets no scan end, and an urgent task must not wait for the next survey
-            await self.suspects.claim_if_due()
+            if self.lanes.heads or not self.suspects.rest:
+                await self.suspects.claim_if_due()
             claimed_count = await self._claim_round()
             self.suspects.record_others()
             if claimed_count is None:
@@ -272,7 +273,8 @@ class Claimer:
                 surveyed, total = True, 0
                 self._note_survey()
         # A busy runner ends many scans, and each claim of suspects is a statement.
-        await (self.suspects.claim() if self.state is ScanState.RUNNING else self.suspects.claim_if_due())
+        if self.lanes.heads or not self.suspects.rest:
+            await (self.suspects.claim() if self.state is ScanState.RUNNING else self.suspects.claim_if_due())
 
     def _is_alone(self) -> bool:
         """True if the claim saw that no task in another lane is due: a survey would find none."""
@@ -340,6 +342,8 @@ class Claimer:
     def _pools(self) -> Iterable[Slots]:
         """The pools; those that share slots in the order of their first tasks, because the first ones may take all."""
         if not self._in_flight.sharing:
+            if len(self.lanes.positions) == 1 and not self.lanes.limited.due:  # the most frequent case
+                return (self._slots(next(iter(self.lanes.positions))),)
             return self._in_flight.pools
         first: dict[Slots, Any] = {}
         for lane in (*self.lanes.positions, *self.lanes.limited.ready(time.monotonic())):

@@ -56,6 +56,11 @@ class SuspectClaims:
         """True if the group has room again, and more suspects may be due."""
         return self._group > 0 and len(self._unproven()) < self._group
 
+    @property
+    def rest(self) -> bool:
+        """True if the last claim found none: without a lane that a survey has found, the next one finds none either."""
+        return self._group == 0
+
     def record_others(self) -> None:
         """Record that other tasks were claimed."""
         self._stale.update(self._in_flight.pools)

@@ -77,8 +77,9 @@ class SettleBuffer:
         self._items: list[Settling] = []
         self._text = 0
         """Characters of the results and errors of the items."""
-        self._not_empty = asyncio.Event()
-        self._full = asyncio.Event()
+        self._ready = asyncio.Event()
+        """Set when the items are to be written."""
+        self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._retry = asyncio.Event()
@@ -107,9 +108,10 @@ class SettleBuffer:
             self._text += text_size(settlement.outcome)
         if len(self._items) == 1:
             self._idle.clear()
-            self._not_empty.set()
-        if self._fills_batch:
-            self._full.set()
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(self._linger, self._end_linger)
+        if self._closing or self._fills_batch:
+            self._ready.set()
 
     async def run(self) -> None:
         """Write batches until cancelled."""
@@ -118,17 +120,21 @@ class SettleBuffer:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._retry_apart())
             while True:
-                await self._not_empty.wait()
-                await self._wait_for_more()
-                self._not_empty.clear()
-                self._full.clear()
+                await self._ready.wait()
                 while self._items:
                     await self._write_next()
-                if not self._not_empty.is_set():
-                    self._idle.set()
+                self._ready.clear()
+                self._idle.set()
+
+    def _end_linger(self) -> None:
+        self._timer = None
+        self._ready.set()
 
     async def _write_next(self) -> None:
         """Write the oldest items. A caller with a reference to them would keep their texts until the next batch."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         batch = self._batch()
         self.before_write(batch)
         try:
@@ -136,7 +142,7 @@ class SettleBuffer:
         except asyncio.CancelledError:  # `run` may start again; what was written is settled by its fence
             self._items[:0] = batch
             self._text += _text_of(batch)
-            self._not_empty.set()
+            self._ready.set()
             raise
 
     async def drain(self, timeout: float | None) -> bool:
@@ -149,7 +155,7 @@ class SettleBuffer:
             False if outcomes are left.
         """
         self._closing = True
-        self._full.set()
+        self._ready.set()
         try:
             async with asyncio.timeout(timeout):
                 await self._idle.wait()
@@ -202,14 +208,6 @@ class SettleBuffer:
             self._items = [item for item in self._items if by_task.get(item[1].id) is not item]
         self._text -= text
         return batch
-
-    async def _wait_for_more(self) -> None:
-        if self._closing or self._fills_batch:
-            return
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._linger, self._full.set)
-        await self._full.wait()
-        timer.cancel()
 
     async def _write(self, batch: list[Settling]) -> None:
         """Write a batch. Set apart the rows that are locked or refused, and wait for the end of an outage."""
