@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Generator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from runner.db.dialects.postgresql import PREPARE_AFTER
 from runner.db.loop_statements import LoopStatements
 from runner.db.needs import Needs, needs
 from runner.db.statement import Prepared
-from runner.db.transaction import Transaction
+from runner.db.transaction import Transaction, TransactionStage
 from runner.errors import DatabaseUnavailable, ValueRejected
 
 pytestmark = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
@@ -120,8 +120,7 @@ async def test_the_socket_is_free_after_the_connection_is_closed(database: Datab
 
 
 async def test_a_cancelled_statement_ends_on_the_server(database: Database) -> None:
-    async with database._prepared(fetch, Needs.PREPARED) as tx:
-        ((process,),) = await fetch(tx, "SELECT pg_backend_pid()")
+    ((process,),) = await database.read(fetch, "SELECT pg_backend_pid()")
     sleeping = asyncio.ensure_future(_sleep(database))
     state = "SELECT count(*) FROM pg_stat_activity WHERE pid = :pid AND state = 'active' AND query LIKE '%pg_sleep%'"
     async with database.writing() as tx:
@@ -153,5 +152,5 @@ async def test_a_statement_whose_socket_is_gone_fails_and_the_next_connection_wo
 
 
 async def _sleep(database: Database) -> None:
-    async with database._prepared(fetch, Needs.PREPARED) as tx:
-        await fetch(tx, "SELECT pg_sleep(600)")
+    sleep = partial(fetch, text="SELECT pg_sleep(600)")
+    await database._prepared(fetch, Needs.PREPARED, sleep, "statement", TransactionStage())

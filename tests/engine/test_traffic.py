@@ -145,6 +145,7 @@ async def test_an_own_scan_that_begins_while_another_scan_ends_is_not_lost(harne
             own_scan(runner)()  # as the tick does, whose scan starts in the next turn of the loop
 
         runner.claimer.suspects.claim = begin_at_the_end  # type: ignore[method-assign]
+        runner.claimer.suspects._group = 1  # the scan ends with a claim of suspects
         await runner.claimer.scan()
         assert scope.is_new
         await runner.claimer.scan()

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -49,7 +48,7 @@ from runner.errors import (
 )
 from runner.handlers.context import AttemptLogger, Context, KeptNotes, MemoryNotes
 from runner.handlers.dependencies import BatchResult, ParentResults
-from runner.handlers.functions import call_on_loop, end_copy
+from runner.handlers.functions import FORKS, call_on_loop, end_copy
 from runner.handlers.own_transaction import OwnTransaction
 from runner.handlers.steps import OwnSteps, StepStore
 from runner.logs import log_exception
@@ -287,9 +286,9 @@ class Executor:
     async def _on_loop(
         self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
     ) -> Outcome:
-        limit, job, late, pid = self.limit(running), asyncio.current_task(), False, os.getpid()
+        limit, job, late, forks = self.limit(running), running.job, False, FORKS.count
         try:
-            if limit is not None and job is not None:
+            if limit is not None and (job := job or asyncio.current_task()) is not None:
                 running.deadline = self._deadlines.watch(job, limit)
             try:
                 if running.around:
@@ -299,7 +298,7 @@ class Executor:
                 else:
                     result = await running.handler.body(**arguments)
             finally:
-                end_copy(pid, running.handler.name, running.task.id)
+                end_copy(forks, running.handler.name, running.task.id)
                 if limit is not None and job is not None and self._deadlines.end(job, limit):
                     late = True
                     job.uncancel()
@@ -627,12 +626,12 @@ async def _in_middleware(running: Running, body: Callable[[], Awaitable[Any]]) -
 
 def _call(running: Running, arguments: dict[str, Any]) -> ContainedCall:
     """Call a plain function in its thread."""
-    running.thread, pid = threading.get_ident(), os.getpid()
+    running.thread, forks = threading.get_ident(), FORKS.count
     try:
         try:
             return ContainedCall(running.handler.body(**arguments))
         finally:
-            end_copy(pid, running.handler.name, running.task.id)
+            end_copy(forks, running.handler.name, running.task.id)
     except BaseException as error:
         return ContainedCall(None, error)
 
