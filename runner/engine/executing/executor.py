@@ -558,6 +558,8 @@ class TaskThreads(ThreadPoolExecutor):
     _is_full = False
 
     def _adjust_thread_count(self) -> None:
+        if self._idle_semaphore.acquire(blocking=False):  # first, because `require_threads` starts some
+            return
         has_thread = any(thread.is_alive() for thread in self._threads)
         try:
             if has_thread and len(self._threads) < self._max_workers:
