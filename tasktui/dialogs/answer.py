@@ -60,7 +60,7 @@ class AnswerScreen(ModalScreen[T]):
     def compose(self) -> ComposeResult:
         """Build one scrollable text."""
         yield Heading()
-        dialog = VerticalScroll(Static(content((f"{self._topic} ...", "muted")), id="answer"), classes="dialog")
+        dialog = VerticalScroll(Static(content(("reading", "muted")), id="answer"), classes="dialog")
         dialog.border_title, dialog.border_subtitle = content(self._topic), content(self.hint())
         yield dialog
 

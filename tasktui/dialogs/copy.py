@@ -8,6 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
+from runner.text.sanitize import count_noun
 from tasktui.data.values import Copyable, CopyItem
 from tasktui.render.render import content
 from tasktui.render.rows import BLANK, Row, fit
@@ -48,7 +49,7 @@ class CopyScreen(ModalScreen[CopyItem | None]):
         for item in self._copyable.items:
             sign = (f" {item.key} ", "bold accent on cap") if item.text else (f" {item.key} ", "faint")
             first, _, rest = (item.text or "none").partition("\n")
-            more = f"  +{rest.count(chr(10)) + 1} lines" if rest else ""
+            more = f"  +{count_noun(rest.count(chr(10)) + 1, 'line')}" if rest else ""
             text = (first, "text" if item.text else "faint")
             rows.append(fit([sign, (f" {item.name:{LABEL}}", "muted"), text, (more, "faint")], width))
         return [*rows, BLANK]

@@ -19,6 +19,7 @@ from tasktui.render.plot import (
     Mark,
     Span,
     area,
+    compact,
     framed,
     gauge,
     heat,
@@ -229,7 +230,7 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
             "DEAD",
             [
                 (str(dead), f"bold {'dead' if died and died.number else 'strong'}"),
-                *_died(died),
+                *_died(died, width - cell_len(str(dead)) - 3),
             ],
         ),
         (
@@ -242,11 +243,14 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     ]
 
 
-def _died(died: Count | None) -> list[Part]:
+def _died(died: Count | None, room: int) -> list[Part]:
     """The tasks that died in the last hour and are still dead; nothing while they are not read."""
     if died is None:
         return []
-    return [(f"  +{died} in 1 h", "dead") if died.number else ("  none in 1 h", "muted")]
+    text = f"  +{died} in 1 h" if died.number else "  none in 1 h"
+    if cell_len(text) > room:
+        text = f"  +{compact(died.number)}{'+' * died.more} / h"
+    return [(text, "dead" if died.number else "muted")]
 
 
 def _compared(now: float, values: Sequence[float]) -> list[Part]:

@@ -115,7 +115,7 @@ class ReportsScreen(LiveScreen):
             Targets(
                 copyable=lambda: texts_of_row(
                     self.session,
-                    f"{self._by} {self._row_name}",
+                    f"{self._by} {self._row_name}" if self._selected_name else f"all {self._by}s",
                     self.command_words(),
                     {"id": self._selected_name or "all"},
                 )

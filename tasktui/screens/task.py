@@ -154,7 +154,7 @@ class TaskScreen(LiveScreen):
         """Show the id of the open task until its detail is read."""
         if self.opened.id is not None and not self.tasks():
             self._detail = None
-            self.query_one("#detail", Canvas).draw([[(f" Task {self.opened.id} ...", "muted")]])
+            self.query_one("#detail", Canvas).draw([[(f" reading task {self.opened.id}", "muted")]])
 
     def request(self) -> object:
         """Return the id of the open task."""

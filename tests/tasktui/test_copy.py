@@ -44,8 +44,10 @@ async def test_a_text_of_a_task_is_copied_by_two_keys(
         await operator.sees("order-88126")
         await operator.press("y")
         await operator.sees(
-            f"Copy of task {id}", " i  id", " k  key", " p  payload", " e  error", "+1 lines", " l  link"
+            f"Copy of task {id}", " i  id", " k  key", " p  payload", " e  error", "+1 line", " l  link"
         )
+        box = operator.screen.query_one(".dialog").region
+        assert (box.x > 0, box.y > 2) == (True, True), "in the middle, as other dialogs"
         await operator.press("escape")
         for key, text in KEYS.items():
             await operator.press("y", key)  # The second key waits for the dialog.

@@ -673,6 +673,10 @@ def test_the_dead_tasks_of_the_last_hour_are_unknown_until_they_are_read() -> No
     for found, shown in ((None, ""), (Background(AT), "none in 1 h"), (slow, "+3 in 1 h")):
         text = plain(overview_panels.figures(View(overview, found, (), UTC, ("", 60), False), 120))
         assert re.search(rf"│ 9 {{2,}}{re.escape(shown)} *│", text), text
+    many = View(
+        overview_of(queue(dead=Count(2_454))), Background(AT, dead={"pay": Count(2_400)}), (), UTC, ("", 60), False
+    )
+    assert re.search(r"│ 2,454  \+2\.4k / h +│", plain(overview_panels.figures(many, 120)))
 
 
 def test_a_bound_is_no_figure_while_the_count_is_read() -> None:
