@@ -142,8 +142,11 @@ async def edit(
     tasks, settings = read_targets(targets), connection.settings()
     seconds = parse_spread(spread)
     if isinstance(tasks, Filter) and works_in_shards(settings, options):
-        change = _edit_matching(_named_changes(values, now()), values, version, seconds)
-        return await change_matching_in_shards(change, tasks, options, settings)
+
+        def of_time(at: datetime) -> Change:
+            return _edit_matching(_named_changes(values, at), values, version, seconds)
+
+        return await change_matching_in_shards(of_time(now())._replace(at=of_time), tasks, options, settings)
     async with open_database(settings) as database:
         at = await database.read(clock)
         changes = _named_changes(values, at)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import Group, Parameter
 
@@ -29,9 +29,11 @@ from runner.cli.options import Connection, open_database, read_targets, warn_of_
 from runner.cli.output import NO_MATCH
 from runner.cli.shard_changes import ShardChange, ShardConfirmation, ShardOutcome, change_in_shards
 from runner.db.database import Database
+from runner.db.transaction import clock
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
+from runner.model.shard import CURRENT_SHARD
 from runner.operations.bulk import BulkOptions, Operation, to_all, to_each
 from runner.operations.canary import canary as apply_canary
 from runner.operations.preview import NO_VALUES, Objections, Preview, bounded
@@ -42,6 +44,9 @@ from runner.queries.failures import fails_now
 from runner.settings import Settings
 from runner.text import formatting
 from runner.text.sanitize import count_noun, one_line
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 Targets = Annotated[str, Parameter(name="TASKS")]
 
@@ -98,16 +103,20 @@ async def change_matching_in_shards(
         raise InvalidInput(why=f"--limit must be at least 1, not {options.limit}")
     label, by = formatting.verb(change.verb), with_change_group(local_actor(options.reason))
     hinted = change.verb != "retry_now" or change.canary
+    changes: dict[str | None, Change] = {}  # of each shard: its clock decides when +10m is
 
     async def previewed(database: Database) -> Preview:
         nonlocal hinted
         if not hinted:
             hinted = await _suggest_canary(database, targets)
-        return await change.preview(database, targets)
+        own = change if change.at is None else change.at(await database.read(clock))
+        changes[CURRENT_SHARD.get()] = own
+        return await own.preview(database, targets)
 
     async def apply(database: Database, preview: Preview, limit: int | None) -> ShardOutcome:
         own, most = bounded(targets, preview.newest), None if preview.total.more else preview.eligible
-        how, operation = replace(options, limit=limit), partial(change.function, by=by)
+        operation = partial(changes[CURRENT_SHARD.get()].function, by=by)
+        how = replace(options, limit=limit)
         if not change.canary:
             return ShardOutcome(await _execute(database, operation, own, most, how, label))
         with _progress("canary", most, how) as progress:
@@ -141,6 +150,7 @@ class Change(NamedTuple):
         canary: apply it in stages.
         final: True if no undo exists.
         objections: returns further reasons why tasks would not change, by id; None without any.
+        at: returns the change at the time of a database, in place of this one; None if it does not depend on the time.
     """
 
     verb: str
@@ -149,6 +159,7 @@ class Change(NamedTuple):
     canary: bool = False
     final: bool = False
     objections: Objections | None = None
+    at: "Callable[[datetime], Change] | None" = None
 
     async def preview(self, database: Database, targets: list[int] | Filter) -> Preview:
         """Preview the operation."""
