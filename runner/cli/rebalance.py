@@ -56,8 +56,9 @@ async def rebalance(
 ) -> int:
     """Move waiting tasks to the shards of their routes, after a change of the shards.
 
-    Only tasks move that have a route and no attempt yet. Tasks with a unique key,
-    an order key or dependencies stay, because these hold within a shard.
+    Waiting tasks that have a route move with their attempts, checkpoints and steps.
+    Tasks of a workflow, with dependencies, with an order key that other tasks have,
+    or with a unique key that the new shard has, stay: these hold within a shard.
 
     A task that a runner claims in the meantime stays too. After an interrupt, run
     it again: it first finishes or takes back the moves that were under way.
@@ -87,7 +88,7 @@ async def rebalance(
             print_stderr(f"stopped: {count_noun(work.moved.total(), 'task')} moved; run the same command to go on")
             raise
     moved = [ShardMove(*shards, tasks) for shards, tasks in sorted(work.moved.items()) if tasks]
-    left = [LeftTasks(*place, tasks) for place, tasks in sorted(work.left.items())]
+    left = [LeftTasks(*place, tasks) for place, tasks in sorted(work.left.items()) if tasks]
     print_json(Rebalanced(dry_run, moved, left)) if json else _print(Rebalanced(dry_run, moved, left))
     return Exit.OK
 

@@ -4,6 +4,9 @@ A chunk takes four transactions, in two databases. A copy of each task is held i
 runner takes it. Then the task is deleted where it was, if no runner has claimed it and no operator has changed it since
 it was read; the audit log records that. Then the copies of the deleted tasks are released, and the others deleted.
 
+The attempts, checkpoints, steps, signals and log lines of a task move with it, and so does its unique key, unless the
+new shard has it. A task whose dependents, signals or order key would lose it stays.
+
 A crash in between leaves copies that are held. `resolve` finds them, and the audit log of the other shard decides. It
 changes the version of a task before it deletes the copy, so that a rebalance that is still at work cannot move it.
 """
@@ -27,6 +30,7 @@ from runner.model.task import State
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor
 from runner.policy.shard_rule import ShardRule
+from runner.store.unique import key_holders, lock_unique_keys
 
 CHUNK = 500
 """Tasks per chunk."""
@@ -34,14 +38,20 @@ CHUNK = 500
 VERB = "rebalance"
 
 HELD = "moving from {shard}:{id}, fence {fence}, version {version}, by runner rebalance"
-"""The error of a copy that is held."""
+"""The first line of the error of a copy that is held; the error of its task follows."""
 
-_HELD = re.compile(r"moving from ([\w.-]+):(\d+), fence (\d+), version (\d+), by runner rebalance")
+_HELD = re.compile(
+    r"moving from ([\w.-]+):(\d+), fence (\d+), version (\d+), by runner rebalance(?:\n(.*))?", re.DOTALL
+)
 
-OWN_COLUMNS = ("id", "state", "blocked_by", "error", "version", "fence", "retried")
+OWN_COLUMNS = ("id", "state", "blocked_by", "error", "version", "retried", "runner_id")
 """The columns that a copy does not take over."""
 
-UNIQUE, ORDER, DEPENDENCY = "a unique key", "an order key", "dependencies"
+MOVED = ("attempt", "checkpoint", "step", "signal", "progress", "log")
+"""The tables of the rows that move with their task. Its audit entries stay: nothing changes them."""
+
+UNIQUE, ORDER = "a unique key that the new shard has", "an order key with other tasks"
+WORKFLOW, DEPENDENCY = "a workflow", "dependencies"
 
 
 class MovableTask(NamedTuple):
@@ -49,6 +59,8 @@ class MovableTask(NamedTuple):
 
     Args:
         values: its columns, by name.
+        related: the rows that move with it, by the name of their table, without its id.
+        unique: the row of the unique key that it holds; None without one.
     """
 
     id: int
@@ -56,6 +68,9 @@ class MovableTask(NamedTuple):
     version: int
     route: str
     values: Mapping[str, Any]
+    error: str | None
+    related: Mapping[str, Sequence[Mapping[str, Any]]]
+    unique: Mapping[str, Any] | None
 
 
 class MovableTasks(NamedTuple):
@@ -78,15 +93,17 @@ class HeldCopy(NamedTuple):
     Args:
         shard: the shard of the task.
         task: id, version and fence of the task.
+        error: the error of the task.
     """
 
     id: int
     shard: str
     task: tuple[int, int, int]
+    error: str | None = None
 
 
 async def scan(tx: Transaction, after: int, shard: str, rule: ShardRule, most: int = CHUNK) -> MovableTasks:
-    """Read waiting tasks that have never been attempted and belong to another shard.
+    """Read waiting tasks that belong to another shard.
 
     Args:
         after: the id after which to begin.
@@ -97,26 +114,76 @@ async def scan(tx: Transaction, after: int, shard: str, rule: ShardRule, most: i
     task = tx.tables.task
     read = sa.select(task).where(task.c.id > after).order_by(task.c.id).limit(most)
     rows = (await tx.execute(read)).mappings().all()
-    tasks, left = list[MovableTask](), Counter[str]()
-    parents = await _parents(tx, rows)
+    chosen, left = list[tuple[Any, str]](), Counter[str]()
+    parents, shared = await _parents(tx, rows), await _shared_order_keys(tx, rows)
     for row in rows:
         route = read_headers(row["headers"]).get(ROUTE)
-        if route is None or row["state"] != State.WAITING or row["attempt"] or row["rescues"] or rule(route) == shard:
+        if route is None or row["state"] not in (State.WAITING, State.BLOCKED) or rule(route) == shard:
             continue
-        if reason := _reason(row, row["id"] in parents or (row["handler"], row["key"]) in parents):
-            left[reason] += 1
-            continue
-        values = {name: value for name, value in row.items() if name not in OWN_COLUMNS}
-        tasks.append(MovableTask(row["id"], row["fence"], row["version"], route, values))
+        is_held = row["error"] is not None and _HELD.fullmatch(row["error"]) is not None
+        is_parent = row["id"] in parents or (row["handler"], row["key"]) in parents
+        if reason := _reason(row, is_parent=is_parent, is_shared=row["order_key"] in shared):
+            left[reason] += not is_held
+        else:
+            chosen.append((row, route))
+    ids = [row["id"] for row, _ in chosen]
+    related = {name: await _by_task(tx, getattr(tx.tables, name), ids) for name in MOVED}
+    unique = await _unique_keys(tx, [row for row, _ in chosen])
+    tasks = [
+        MovableTask(
+            row["id"],
+            row["fence"],
+            row["version"],
+            route,
+            {name: value for name, value in row.items() if name not in OWN_COLUMNS},
+            row["error"],
+            {name: rows_of.get(row["id"], []) for name, rows_of in related.items()},
+            unique.get(row["id"]),
+        )
+        for row, route in chosen
+    ]
     return MovableTasks(tasks, left, rows[-1]["id"] if len(rows) == most else None)
 
 
-def _reason(row: Any, is_parent: bool) -> str:
-    if row["unique_key"] is not None:
-        return UNIQUE
-    if row["order_key"] is not None:
+def _reason(row: Any, *, is_parent: bool, is_shared: bool) -> str:
+    if row["workflow"] is not None:
+        return WORKFLOW
+    if is_shared:
         return ORDER
-    return DEPENDENCY if is_parent or row["parents"] is not None or row["blocked_by"] else ""
+    is_dependent = row["state"] == State.BLOCKED or row["parents"] is not None or row["blocked_by"]
+    return DEPENDENCY if is_parent or is_dependent else ""
+
+
+async def _shared_order_keys(tx: Transaction, rows: Sequence[Any]) -> set[str]:
+    """The order keys of some tasks that further live tasks have."""
+    keys = sorted({row["order_key"] for row in rows if row["order_key"] is not None})
+    if not keys:
+        return set()
+    column = tx.tables.task.c.order_key
+    counted = sa.select(column).where(tx.dialect.one_of(column, keys)).group_by(column).having(sa.func.count() > 1)
+    return {row[0] for row in await tx.rows(counted)}
+
+
+async def _by_task(tx: Transaction, table: sa.Table, ids: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
+    """The rows of some tasks, without their ids and computed values, in the order of the table."""
+    found = defaultdict[int, list[dict[str, Any]]](list)
+    if ids:
+        columns = [column for column in table.c if column.computed is None]
+        selected = sa.select(*columns).where(tx.dialect.one_of(table.c.task_id, list(ids))).order_by(*table.primary_key)
+        for row in (await tx.execute(selected)).mappings().all():
+            found[row["task_id"]].append({name: row[name] for name in row if name not in ("id", "task_id")})
+    return found
+
+
+async def _unique_keys(tx: Transaction, rows: Sequence[Any]) -> dict[int, dict[str, Any]]:
+    """The rows of the unique keys that some tasks hold, by the id of the task."""
+    keys = {(row["handler"], row["unique_key"]): row["id"] for row in rows if row["unique_key"] is not None}
+    if not keys:
+        return {}
+    unique = tx.tables.unique
+    selected = sa.select(unique).where(sa.tuple_(unique.c.handler, unique.c.unique_key).in_(sorted(keys)))
+    found = (await tx.execute(selected)).mappings().all()
+    return {row["task_id"]: dict(row) for row in found if keys[row["handler"], row["unique_key"]] == row["task_id"]}
 
 
 async def _parents(tx: Transaction, rows: Sequence[Any]) -> set[Any]:
@@ -134,7 +201,7 @@ async def _parents(tx: Transaction, rows: Sequence[Any]) -> set[Any]:
 
 
 async def hold(tx: Transaction, shard: str, tasks: Sequence[MovableTask]) -> dict[int, int]:
-    """Insert copies of tasks that no runner takes.
+    """Insert copies of tasks that no runner takes, unless a task here holds the unique key or the order key.
 
     Args:
         shard: the shard of the tasks.
@@ -142,18 +209,59 @@ async def hold(tx: Transaction, shard: str, tasks: Sequence[MovableTask]) -> dic
     Returns:
         The id of the copy of each task.
     """
+    keys = {(each.unique["handler"], each.unique["unique_key"]) for each in tasks if each.unique is not None}
+    fresh = await tx.follow(lock_unique_keys(tx, keys)) if keys else set()
+    held_keys = await tx.follow(key_holders(tx, keys - fresh)) if keys - fresh else {}
+    ordered = await _order_keys(tx, tasks)
     task = tx.tables.task
     rows = [
-        {
-            **each.values,
-            "state": State.BLOCKED.value,
-            "blocked_by": 1,
-            "error": HELD.format(shard=shard, id=each.id, fence=each.fence, version=each.version),
-        }
+        {**each.values, "state": State.BLOCKED.value, "blocked_by": 1, "error": _mark(shard, each)}
         for each in tasks
+        if not (each.unique and (each.unique["handler"], each.unique["unique_key"]) in held_keys)
+        and each.values["order_key"] not in ordered
     ]
+    if not rows:
+        return {}
     inserted = await tx.execute(sa.insert(task).returning(task.c.id, task.c.error), rows)
-    return {held.task[0]: held.id for held in map(_held, inserted) if held is not None}
+    copies = {held.task[0]: held.id for held in map(_held, inserted) if held is not None}
+    for name in MOVED:
+        related = [
+            {**row, "task_id": copies[each.id]} for each in tasks if each.id in copies for row in each.related[name]
+        ]
+        if related:
+            await tx.execute(sa.insert(getattr(tx.tables, name)), related)
+    await _hold_keys(tx, [(each.unique, copies[each.id]) for each in tasks if each.unique and each.id in copies])
+    return copies
+
+
+def _mark(shard: str, task: MovableTask) -> str:
+    mark = HELD.format(shard=shard, id=task.id, fence=task.fence, version=task.version)
+    return mark if task.error is None else f"{mark}\n{task.error}"
+
+
+async def _order_keys(tx: Transaction, tasks: Sequence[MovableTask]) -> set[str]:
+    """The order keys of tasks that live tasks here have."""
+    keys = sorted({each.values["order_key"] for each in tasks if each.values["order_key"] is not None})
+    column = tx.tables.task.c.order_key
+    return (
+        {row[0] for row in await tx.rows(sa.select(column).where(tx.dialect.one_of(column, keys)))} if keys else set()
+    )
+
+
+async def _hold_keys(tx: Transaction, holders: Sequence[tuple[Mapping[str, Any], int]]) -> None:
+    """Make copies the holders of their unique keys, which are locked."""
+    unique = tx.tables.unique
+    names = [column.name for column in unique.c if column.name not in ("handler", "unique_key")]
+    same = (unique.c.handler == sa.bindparam("of_handler")) & (unique.c.unique_key == sa.bindparam("of_key"))
+    update = sa.update(unique).where(same).values({name: sa.bindparam(f"new_{name}") for name in names})
+    rows = [
+        {"of_handler": row["handler"], "of_key": row["unique_key"]}
+        | {f"new_{name}": row[name] for name in names}
+        | {"new_task_id": copy}
+        for row, copy in holders
+    ]
+    if rows:
+        await tx.execute(update, rows)
 
 
 async def take(
@@ -164,33 +272,71 @@ async def take(
     Returns:
         The ids of the deleted tasks.
     """
-    task = tx.tables.task
+    task, held = tx.tables.task, [each for each in tasks if each.id in copies]
+    if not held:
+        return set()
     unchanged = sa.tuple_(task.c.id, task.c.fence, task.c.version).in_(
-        [(each.id, each.fence, each.version) for each in tasks]
+        [(each.id, each.fence, each.version) for each in held]
     )
-    deleted = await tx.rows(
-        sa.delete(task).where(unchanged, is_state(task.c.state, State.WAITING)).returning(task.c.id)
-    )
-    ids = {row.id for row in deleted}
+    # The lock waits for submits that depend on a task, and later ones do not find it any more.
+    locked = sa.select(task).where(unchanged, is_state(task.c.state, State.WAITING)).order_by(task.c.id)
+    rows = (await tx.execute(locked.with_for_update())).mappings().all()
+    parents, signals = await _parents(tx, rows), await _by_task(tx, tx.tables.signal, [row["id"] for row in rows])
+    shared = await _shared_order_keys(tx, rows)
+    known = {each.id: len(each.related["signal"]) for each in held}
+    ids = {
+        row["id"]
+        for row in rows
+        if row["id"] not in parents
+        and (row["handler"], row["key"]) not in parents
+        and row["order_key"] not in shared
+        and len(signals.get(row["id"], ())) == known[row["id"]]
+    }
+    keys = [(row["handler"], row["unique_key"]) for row in rows if row["id"] in ids and row["unique_key"] is not None]
+    await tx.execute(sa.delete(task).where(tx.dialect.one_of(task.c.id, sorted(ids))))
+    await _forget(tx, sorted(ids), keys)
     await record(tx, by, [AuditEntry(VERB, {}, {"task": f"{target}:{copies[id]}"}, id) for id in sorted(ids)])
     return ids
 
 
-async def release(tx: Transaction, copies: Sequence[int]) -> None:
-    """Let runners take copies."""
+async def _forget(tx: Transaction, ids: Sequence[int], keys: Sequence[tuple[str, str]]) -> None:
+    """Delete the rows and the unique keys of tasks that are deleted."""
+    for name in MOVED:
+        table: sa.Table = getattr(tx.tables, name)
+        await tx.execute(sa.delete(table).where(tx.dialect.one_of(table.c.task_id, list(ids))))
+    unique = tx.tables.unique
+    if keys:
+        named = sa.tuple_(unique.c.handler, unique.c.unique_key).in_(list(keys))
+        await tx.execute(sa.delete(unique).where(named, tx.dialect.one_of(unique.c.task_id, list(ids))))
+
+
+async def release(tx: Transaction, copies: Mapping[int, str | None]) -> None:
+    """Let runners take copies.
+
+    Args:
+        copies: the error of each.
+    """
     task = tx.tables.task
-    values = {
-        "state": state_literal(State.WAITING),
-        "blocked_by": 0,
-        "error": None,
-        "version": next_version(task.c.version),
-    }
-    await tx.execute(sa.update(task).where(*_is_held(tx, copies)).values(values))
+    by_error = defaultdict[str | None, list[int]](list)
+    for id, error in copies.items():
+        by_error[error].append(id)
+    for error, ids in by_error.items():
+        values = {
+            "state": state_literal(State.WAITING),
+            "blocked_by": 0,
+            "error": error,
+            "version": next_version(task.c.version),
+        }
+        await tx.execute(sa.update(task).where(*_is_held(tx, ids)).values(values))
 
 
 async def drop(tx: Transaction, copies: Sequence[int]) -> None:
     """Delete copies whose tasks stay where they are."""
-    await tx.execute(sa.delete(tx.tables.task).where(*_is_held(tx, copies)))
+    task = tx.tables.task
+    deleted = sa.delete(task).where(*_is_held(tx, copies)).returning(task.c.id, task.c.handler, task.c.unique_key)
+    rows = await tx.rows(deleted)
+    keys = [(row.handler, row.unique_key) for row in rows if row.unique_key is not None]
+    await _forget(tx, sorted(row.id for row in rows), keys)
 
 
 def _is_held(tx: Transaction, copies: Sequence[int]) -> tuple[sa.ColumnElement[bool], ...]:
@@ -202,7 +348,9 @@ def _is_held(tx: Transaction, copies: Sequence[int]) -> tuple[sa.ColumnElement[b
 def _held(row: Any) -> HeldCopy | None:
     """Read the mark of a copy; None for a row without one."""
     match = _HELD.fullmatch(row.error or "")
-    return None if match is None else HeldCopy(row.id, match[1], (int(match[2]), int(match[3]), int(match[4])))
+    return (
+        None if match is None else HeldCopy(row.id, match[1], (int(match[2]), int(match[3]), int(match[4])), match[5])
+    )
 
 
 async def held_copies(tx: Transaction) -> list[HeldCopy]:
@@ -256,7 +404,7 @@ class Rebalance:
                     self.left[target, f"a copy here, and the profile lacks their shard {shard}"] += len(copies)
                     continue
                 released = await source.write(decide, target, copies)
-                await database.write(release, sorted(released))
+                await database.write(release, {copy.id: copy.error for copy in copies if copy.id in released})
                 await database.write(drop, [copy.id for copy in copies if copy.id not in released])
                 self.moved[shard, target] += len(released)
 
@@ -286,6 +434,9 @@ class Rebalance:
         source, database = self._databases[shard], self._databases[target]
         copies = await database.write(hold, shard, tasks)
         taken = await source.write(take, tasks, target, copies, self._by)
-        await database.write(release, [copies[id] for id in sorted(taken)])
+        await database.write(release, {copies[each.id]: each.error for each in tasks if each.id in taken})
         await database.write(drop, [copy for id, copy in copies.items() if id not in taken])
         self.moved[shard, target] += len(taken)
+        for each in tasks:
+            if each.id not in copies:
+                self.left[shard, UNIQUE if each.unique is not None else ORDER] += 1

@@ -1,7 +1,9 @@
 """Waiting tasks move to the shards of their routes, and a crash loses or doubles none."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,12 +11,24 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.model.headers import write_headers
-from runner.model.task import DependsOn, NewTask, OrderKey, UniqueKey
-from runner.operations.rebalance import DEPENDENCY, ORDER, UNIQUE, Rebalance, held_copies, hold, release, scan, take
+from runner.model.task import DependsOn, NewTask, NewWorkflow, OrderKey, Scope, UniqueKey
+from runner.operations.rebalance import (
+    DEPENDENCY,
+    ORDER,
+    UNIQUE,
+    WORKFLOW,
+    Rebalance,
+    held_copies,
+    hold,
+    release,
+    scan,
+    take,
+)
 from runner.operations.results import Actor
 from runner.policy.shard_rule import by_hash
 from runner.store.submit import submit, submit_many
 from tests.shards import EACH_PAIR, Sharded
+from tests.store.rows import add_attempt
 from tests.store.runners import Runner
 
 EU, US = "customer-3", "customer-0"
@@ -39,10 +53,29 @@ def task(route: str | None, **values: Any) -> NewTask:
     return NewTask("work", headers=write_headers({} if route is None else {"route": route}), **values)
 
 
-async def rows(database: Database, table: str = "task") -> list[Any]:
+async def rows(database: Database, table: str = "task", by: str = "id") -> list[Any]:
     async with database.reading() as tx:
         source = getattr(tx.tables, table)
-        return list(await tx.rows(sa.select(source).order_by(source.c.id)))
+        return list(await tx.rows(sa.select(source).order_by(source.c[by])))
+
+
+MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+
+RELATED_ROWS: dict[str, dict[str, Any]] = {
+    "checkpoint": {"number": 1, "fence": 4, "attempt": 1, "state": "{}"},
+    "step": {"name": "pay", "kind": "call", "fence": 4, "attempt": 1},
+    "signal": {"name": "paid"},
+    "progress": {"fence": 4, "done": 1.0},
+    "log": {
+        "fence": 4,
+        "number": 1,
+        "attempt": 1,
+        "at": datetime(2026, 1, 1, tzinfo=UTC),
+        "level": "info",
+        "line": "x",
+    },
+}
+"""A row of each table whose rows move with their task."""
 
 
 def values_of(row: Any) -> dict[str, Any]:
@@ -94,17 +127,113 @@ async def test_tasks_that_hold_within_a_shard_stay(databases: dict[str, Database
     await database.write(
         submit_many,
         [
-            task(US, unique_key=UniqueKey("u")),
+            task(US, order_key=OrderKey("o")),
             task(US, order_key=OrderKey("o")),
             task(US, after=(DependsOn(("work", "parent")),)),
             task(US, key="later"),
             task(US, after=(DependsOn(("work", "later")),)),
         ],
     )
+    await database.write(submit, task(US, workflow=NewWorkflow("w")))
     work = Rebalance(databases, rule, BY)
     await work.run()
-    assert (work.moved.total(), len(await rows(database)), parent) == (0, 6, 1)
-    assert work.left == {("eu", UNIQUE): 1, ("eu", ORDER): 1, ("eu", DEPENDENCY): 2}
+    assert (work.moved.total(), len(await rows(database)), parent) == (0, 7, 1)
+    assert work.left == {("eu", ORDER): 2, ("eu", WORKFLOW): 1, ("eu", DEPENDENCY): 4}
+
+
+@EACH_PAIR
+async def test_a_task_moves_with_its_attempts_and_its_unique_key(databases: dict[str, Database]) -> None:
+    eu, us = databases.values()
+    id = await eu.write(submit, task(US, unique_key=UniqueKey("u", Scope.FOR_A_TIME, 3600), order_key=OrderKey("o")))
+    await us.write(submit, task(US))  # takes the same id there
+    async with eu.writing() as tx:
+        row = tx.tables.task
+        values = {"attempt": 2, "fence": 5, "error": "ValueError: no", "runner_id": 7}
+        await tx.execute(sa.update(row).values(values))
+    await add_attempt(eu, id, 4, message="no")
+    for table, values in RELATED_ROWS.items():
+        async with eu.writing() as tx:
+            await tx.execute(sa.insert(getattr(tx.tables, table)).values(task_id=id, **values))
+    (key,) = await rows(eu, "unique", "handler")
+    work = Rebalance(databases, rule, BY)
+    await work.run()
+    moved = (await rows(us))[1]
+    assert (moved.state, moved.attempt, moved.fence, moved.error, moved.runner_id) == (
+        "waiting",
+        2,
+        5,
+        "ValueError: no",
+        None,
+    )
+    for table in ("attempt", *RELATED_ROWS):
+        assert [each.task_id for each in await rows(us, table, "task_id")] == [moved.id]
+        assert await rows(eu, table, "task_id") == []
+    (there,) = await rows(us, "unique", "handler")
+    assert (there.task_id, there.scope, await rows(eu, "unique", "handler")) == (moved.id, key.scope, [])
+    again = await us.write(submit, task(US, unique_key=UniqueKey("u", Scope.FOR_A_TIME, 3600)))
+    assert again == moved.id
+
+
+@EACH_PAIR
+async def test_a_task_stays_whose_keys_the_new_shard_has(databases: dict[str, Database]) -> None:
+    for database in databases.values():
+        await database.write(submit_many, [task(US, unique_key=UniqueKey("u")), task(US, order_key=OrderKey("o"))])
+    work = Rebalance(databases, rule, BY)
+    await work.run()
+    assert (work.moved.total(), work.left) == (0, {("eu", UNIQUE): 1, ("eu", ORDER): 1})
+    assert [len(await rows(database)) for database in databases.values()] == [2, 2]
+
+
+@EACH_PAIR
+async def test_a_task_stays_that_got_a_dependent_or_a_signal_meanwhile(databases: dict[str, Database]) -> None:
+    eu, us = databases.values()
+    ids = [await eu.write(submit, task(US)) for _ in range(3)]
+    found = await eu.read(scan, 0, "eu", rule)
+    copies = await us.write(hold, "eu", found.tasks)
+    await eu.write(submit, task(EU, after=(DependsOn(ids[0]),)))
+    async with eu.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.signal).values(task_id=ids[1], name="paid"))
+    assert await eu.write(take, found.tasks, "us", copies, BY) == {ids[2]}
+
+
+async def test_a_dropped_copy_leaves_no_row(databases: dict[str, Database]) -> None:
+    eu, us = databases.values()
+    id = await eu.write(submit, task(US, unique_key=UniqueKey("u")))
+    await add_attempt(eu, id)
+    found = await eu.read(scan, 0, "eu", rule)
+    await us.write(hold, "eu", found.tasks)
+    await Rebalance(databases, rule, BY).resolve()
+    assert [await rows(us, table, column) for table, column in (("task", "id"), ("attempt", "task_id"))] == [[], []]
+    assert await rows(us, "unique", "handler") == []
+    assert len(await rows(eu, "attempt", "task_id")) == len(await rows(eu, "unique", "handler")) == 1
+
+
+@pytest.mark.slow
+@EACH_PAIR
+async def test_a_rebalance_that_is_killed_again_and_again_loses_and_doubles_none(
+    profile: Sharded, databases: dict[str, Database]
+) -> None:
+    eu, us = databases.values()
+    count = 1_500
+    await eu.write(
+        submit_many, [task(US, key=str(number), unique_key=UniqueKey(str(number))) for number in range(count)]
+    )
+    command = [sys.executable, "-m", "runner", "rebalance", "--profile", "orders", "--config", str(profile.config)]
+    for bound in (1, 400, 900):
+        process = await asyncio.create_subprocess_exec(*command)
+        while process.returncode is None and len(await rows(us)) < bound:
+            await asyncio.sleep(0.01)
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+    work = Rebalance(databases, rule, BY)
+    await work.resolve()
+    await work.run()
+    stored = await rows(us)
+    assert (await rows(eu), await rows(eu, "unique", "handler")) == ([], [])
+    assert sorted(int(row.key) for row in stored) == list(range(count))
+    assert {row.state for row in stored} == {"waiting"}
+    assert {each.task_id for each in await rows(us, "unique", "handler")} == {row.id for row in stored}
 
 
 async def test_a_task_that_a_runner_has_claimed_stays(databases: dict[str, Database]) -> None:
@@ -135,7 +264,7 @@ async def test_a_crash_before_the_move_leaves_the_task_where_it_was(databases: d
     assert await rows(databases["us"]) == []
     # A rebalance that was only slow, and goes on now, moves nothing.
     assert await databases["eu"].write(take, found.tasks, "us", copies, BY) == set()
-    await databases["us"].write(release, list(copies.values()))
+    await databases["us"].write(release, dict.fromkeys(copies.values()))
     assert (len(await rows(databases["eu"])), await rows(databases["us"])) == (1, [])
 
 
