@@ -9,19 +9,22 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.core import checks
+from django.db import close_old_connections
 from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import TaskError
 from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued, task_finished, task_started
 from django.utils import timezone
+from django.utils.json import normalize_json
 
 from runner.client.handler import TaskHandler, handler
 from runner.errors import RunnerError
 from runner.handlers.context import Context
 from runner.handlers.discovery import discover
+from runner.handlers.hooks import AttemptEnd, on_dead
 from runner.handlers.registry import REGISTRY
-from runner.model.outcome import Dead, HandlerOutcome, Retry
+from runner.model.outcome import HandlerOutcome
 from runner.model.task import State
 from runner.settings import load
 
@@ -40,17 +43,14 @@ def task_body(sender: type, task: Task, alias: str) -> Callable[..., Any]:
 
 
 def _on_loop(sender: type, task: Task, alias: str) -> Callable[..., Any]:
-    async def on_loop(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        result = _started(task, alias, ctx, args, kwargs)
+    async def on_loop(
+        ctx: Context, args: list[Any], kwargs: dict[str, Any], using: dict[str, Any] | None = None
+    ) -> Any:
+        result = _started(task, alias, ctx, args, kwargs, using)
         await task_started.asend(sender, task_result=result)
-        try:
-            value = await task.func(*_context(result), *args, **kwargs)
-        except BaseException as error:
-            frames = error.__traceback__
-            if _complete(result, ctx, error):
-                await task_finished.asend(sender, task_result=result)
-            raise error.with_traceback(frames)  # noqa: B904 - the same error, without the frames of asgiref
-        if _complete(result, ctx, value):
+        value = await task.func(*_context(result), *args, **kwargs)
+        if not isinstance(value, HandlerOutcome):
+            _succeed(result, value)
             await task_finished.asend(sender, task_result=result)
         return value
 
@@ -58,27 +58,25 @@ def _on_loop(sender: type, task: Task, alias: str) -> Callable[..., Any]:
 
 
 def _in_thread(sender: type, task: Task, alias: str) -> Callable[..., Any]:
-    def in_thread(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        result = _started(task, alias, ctx, args, kwargs)
+    def in_thread(ctx: Context, args: list[Any], kwargs: dict[str, Any], using: dict[str, Any] | None = None) -> Any:
+        result = _started(task, alias, ctx, args, kwargs, using)
         task_started.send(sender, task_result=result)
-        try:
-            value = task.func(*_context(result), *args, **kwargs)
-        except BaseException as error:
-            if _complete(result, ctx, error):
-                task_finished.send(sender, task_result=result)
-            raise
-        if _complete(result, ctx, value):
+        value = task.func(*_context(result), *args, **kwargs)
+        if not isinstance(value, HandlerOutcome):
+            _succeed(result, value)
             task_finished.send(sender, task_result=result)
         return value
 
     return in_thread
 
 
-def _started(task: Task, alias: str, ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> TaskResult:
+def _started(
+    task: Task, alias: str, ctx: Context, args: list[Any], kwargs: dict[str, Any], using: Mapping[str, Any] | None
+) -> TaskResult:
     """Return the result of a running task as far as the runner knows it; `refresh()` reads the rest."""
     now = timezone.now()
     return TaskResult(
-        task=task,
+        task=_called(task, task.queue_name, using),
         id=str(ctx.id),
         status=TaskResultStatus.RUNNING,
         enqueued_at=None,
@@ -97,15 +95,42 @@ def _context(result: TaskResult) -> list[TaskContext]:
     return [TaskContext(task_result=result)] if result.task.takes_context else []
 
 
-def _complete(result: TaskResult, ctx: Context, value: Any) -> bool:
-    """Complete the result after an attempt that returned or raised `value`; False if another attempt follows."""
-    failed = isinstance(value, Dead) or (ctx.attempt >= ctx.max_attempts and isinstance(value, Retry | Exception))
-    if not failed and isinstance(value, HandlerOutcome | BaseException):
-        return False
-    object.__setattr__(result, "status", TaskResultStatus.FAILED if failed else TaskResultStatus.SUCCESSFUL)
+def _called(task: Task, queue: str, using: Mapping[str, Any] | None) -> Task:
+    """Return a task with the options of its call, as `using` returned it then."""
+    options = using or {}
+    time = options.get("run_after")
+    run_after = None if time is None else datetime.fromisoformat(time)
+    return task.using(queue_name=queue, priority=options.get("priority", task.priority), run_after=run_after)
+
+
+def _succeed(result: TaskResult, value: Any) -> None:
+    """Complete the result after an attempt that returned.
+
+    Raises:
+        TypeError: JSON cannot hold the value; the attempt fails with it.
+    """
+    object.__setattr__(result, "_return_value", normalize_json(value))
+    object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL)
     object.__setattr__(result, "finished_at", timezone.now())
-    object.__setattr__(result, "_return_value", None if failed else value)
-    return True
+
+
+@on_dead
+def send_task_finished(end: AttemptEnd) -> None:
+    """Send `task_finished` for a task of a backend that is dead, when the database has it."""
+    if (backend := BACKENDS.get(end.handler)) is None:
+        return
+    close_old_connections()
+    try:
+        result = backend.get_result(str(end.id))
+        try:
+            if end.error is not None:
+                raise end.error  # Django logs the current exception
+        except BaseException:
+            task_finished.send(type(backend), task_result=result)
+        else:
+            task_finished.send(type(backend), task_result=result)
+    finally:
+        close_old_connections()
 
 
 LEVELS = 25
@@ -118,6 +143,10 @@ STATUSES = {State.SUCCEEDED: TaskResultStatus.SUCCESSFUL, State.RUNNING: TaskRes
     **dict.fromkeys((State.WAITING, State.BLOCKED), TaskResultStatus.READY),
     **dict.fromkeys((State.DEAD, State.CANCELLED), TaskResultStatus.FAILED),
 }
+
+
+BACKENDS: dict[str, "TaskBackend"] = {}
+"""The backend of each handler that is a task."""
 
 
 class TaskBackend(BaseTaskBackend):
@@ -155,6 +184,7 @@ class TaskBackend(BaseTaskBackend):
         self._tasks[name] = task
         try:
             handler(name, **self.options)(task_body(type(self), task, self.alias))
+            BACKENDS[name] = self
         except (RunnerError, TypeError) as error:
             raise InvalidTask(f"{name} with OPTIONS {self.options}: {error}") from None
 
@@ -166,17 +196,13 @@ class TaskBackend(BaseTaskBackend):
 
         Raises:
             InvalidTask: this backend cannot run it.
-            InvalidPayload: an argument cannot be stored as JSON.
+            TypeError: an argument cannot be stored as JSON.
         """
         self.validate_task(task)
-        submission = self._handler(task.module_path).options(
-            queue=task.queue_name, priority=priority_of(task.priority), run_at=_aware(task.run_after)
-        )
-        id = submission.submit(args=list(args), kwargs=dict(kwargs))
-        moments = {"enqueued_at": timezone.now(), "started_at": None, "last_attempted_at": None, "finished_at": None}
+        moments = dict.fromkeys(("enqueued_at", "started_at", "last_attempted_at", "finished_at"))
         result = TaskResult(
             task=task,
-            id=str(int(id)),
+            id="",
             status=TaskResultStatus.READY,
             **moments,
             args=list(args),
@@ -185,8 +211,22 @@ class TaskBackend(BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
+        submission = self._handler(task.module_path).options(
+            queue=task.queue_name, priority=priority_of(task.priority), run_at=_aware(task.run_after)
+        )
+        id = submission.submit(args=result.args, kwargs=result.kwargs, **self._using(task))
+        object.__setattr__(result, "id", str(int(id)))
+        object.__setattr__(result, "enqueued_at", getattr(_row(result.id, "submitted_at"), "submitted_at", None))
         task_enqueued.send(type(self), task_result=result)
         return result
+
+    def _using(self, task: Task) -> dict[str, Any]:
+        """The options of a call that the columns of the task cannot hold, as an argument of its handler."""
+        own = self._tasks[task.module_path]
+        using: dict[str, Any] = {} if task.priority == own.priority else {"priority": task.priority}
+        if task.run_after is not None:
+            using["run_after"] = task.run_after.isoformat()
+        return {"using": using} if using else {}
 
     def get_result(self, result_id: str) -> TaskResult:
         """Read a task by its id, through Django's connection.
@@ -221,14 +261,12 @@ class TaskBackend(BaseTaskBackend):
 
     def _result(self, row: Any, attempts: Sequence[Any]) -> TaskResult:
         payload = row.payload
-        own = self._tasks[row.handler]
-        level = own.priority if priority_of(own.priority) == row.priority else (row.priority - MIDDLE) * LEVELS
         errors = [
             TaskError(exception_class_path=_class_path(item.error_type), traceback=item.traceback or item.message)
             for item in attempts
         ]
         result = TaskResult(
-            task=own.using(priority=level, queue_name=row.queue, run_after=row.run_at),
+            task=_called(self._tasks[row.handler], row.queue, payload.get("using")),
             id=str(row.pk),
             status=STATUSES[State(row.state)],
             enqueued_at=row.submitted_at,
@@ -245,14 +283,15 @@ class TaskBackend(BaseTaskBackend):
         return result
 
 
-def _row(result_id: str) -> Any:
-    """Return the row of a task, live or finished; None without one."""
+def _row(result_id: str, *columns: str) -> Any:
+    """Return the row of a task, live or finished, with some columns or all; None without one."""
     from runner.django.models import LiveTask, TaskHistory
 
     if not result_id.isdecimal():
         return None
     for model in (LiveTask, TaskHistory, LiveTask):  # again: a retry may return it while this reads
-        if (row := model.objects.filter(pk=result_id).first()) is not None:
+        rows = model.objects.only(*columns) if columns else model.objects
+        if (row := rows.filter(pk=result_id).first()) is not None:
             return row
     return None
 
@@ -271,6 +310,8 @@ def _class_path(error_type: str) -> str:
     """Return an importable path for the stored type of an error, which for a failure without an exception is a word."""
     if "." in error_type:
         return error_type
+    if error_type == "Timeout":
+        return "builtins.TimeoutError"
     return f"builtins.{error_type}" if hasattr(builtins, error_type) else "runner.errors.TaskFailed"
 
 
