@@ -12,7 +12,7 @@ from benchmarks.contract import Record, prepare, read, starts
 from benchmarks.parts import Measurement, Sizes, parts
 from benchmarks.systems import PEERS, SYSTEMS
 from benchmarks.tables import COLUMNS, tables
-from tests.test_readme import DOCS, table
+from tests.pages import DOCS, table
 
 PROJECT = PEERS.parent.parent
 

@@ -2,14 +2,11 @@
 
 import inspect
 import re
-import shlex
 import sqlite3
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import fields
-from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 
@@ -17,14 +14,12 @@ import pytest
 
 import runner
 from runner import Context, errors, handler, schedule
-from runner.cli.app import ALONE, CLI_COMMANDS, build
+from runner.cli.app import ALONE, build
 from runner.cli.bench.parts import PARTS
-from runner.cli.exit_codes import MEANINGS
 from runner.client.submission import Submitter
 from runner.db.migrations.roles import ROLES
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, tables
 from runner.filter.fields import FIELDS
-from runner.filter.parse import parse_filter
 from runner.filter.sort import SORTS
 from runner.handlers.hooks import HOOKS
 from runner.handlers.options import SCHEDULE_OPTIONS, SETTABLE
@@ -37,11 +32,9 @@ from runner.urls import parse_url
 from tasktui.actions.actions import ACTIONS
 from tasktui.screens import MODES
 from tests.conftest import on_sqlite
-from tests.shells import Refused
-from tests.test_readme import (
-    CONFIGURATION,
+from tests.pages import (
     DOCS,
-    README,
+    PAGES,
     blocks,
     code,
     execute,
@@ -50,19 +43,17 @@ from tests.test_readme import (
     shell_environment,
     table,
 )
+from tests.shells import Refused
 
 __all__ = ["shell_environment"]
 
-PAGES = (README, *sorted(DOCS.rglob("*.md")))
+CONFIGURATION = DOCS / "configuration.md"
 CONTRIBUTING = DOCS.parent / "CONTRIBUTING.md"
 NAMES = ("console", "handlers", "operating", "sql", "submitting")
 CONSOLE, HANDLERS, OPERATING, SQL, SUBMITTING = (DOCS / f"{name}.md" for name in NAMES)
 
 WIDEST_CODE = 113
 """Characters in a line of code of the site on a screen of 1,440 pixels; narrower screens wrap longer lines."""
-
-WITH_FILTER = ("tasks", "retry", "terminate", "delay")
-"""The verbs whose first argument is a filter or a task id."""
 
 
 def words(cell: str) -> list[str]:
@@ -96,21 +87,6 @@ def test_no_line_of_code_is_wider_than_a_page_of_the_site(page: Path) -> None:
     assert [line for line in lines if len(line) > WIDEST_CODE] == []
 
 
-def documented_commands() -> Iterator[str]:
-    """Every line of shell that calls `runner`."""
-    for page in PAGES:
-        for block in blocks(page, "sh"):
-            yield from re.findall(r"^ *(?:uv run )?runner (.*)$", block.text, re.MULTILINE)
-
-
-@pytest.mark.parametrize("command", sorted(set(documented_commands())))
-def test_every_documented_command_is_valid(command: str) -> None:
-    verb, *arguments = shlex.split(command)
-    build(verb).parse_args([verb, *arguments], print_error=False, exit_on_error=False)
-    if verb in WITH_FILTER and arguments:
-        parse_filter(arguments[0], datetime.now(UTC), UTC)
-
-
 def test_every_setting_is_listed_with_its_default_and_its_description() -> None:
     rows = table("setting", "## Settings", CONFIGURATION)
     defaults = {row.name: row.value.replace(f"{Path.cwd()}/", "") for row in Settings().describe()}
@@ -140,15 +116,6 @@ def test_every_documented_url_is_valid(url: str) -> None:
     assert parse_url(url).kind == ("postgresql" if url.startswith("postgresql") else "sqlite")
 
 
-def test_every_verb_is_listed() -> None:
-    assert table("verb", "## Commands", OPERATING) == [[code(verb.name), verb.help] for verb in CLI_COMMANDS]
-
-
-def test_every_exit_code_is_listed() -> None:
-    listed = table("exit code", "## Commands", OPERATING)
-    assert listed == [[str(end.value), meaning] for end, meaning in MEANINGS.items()]
-
-
 def test_every_field_of_a_filter_is_listed_with_its_examples() -> None:
     listed = table("field", "## Filters", OPERATING)
     assert listed == [[code(field.name), field.help, code(field.examples)] for field in FIELDS.values()]
@@ -174,7 +141,7 @@ def test_every_rule_of_alerts_is_listed_with_its_subject() -> None:
 
 
 def test_every_database_role_is_listed() -> None:
-    listed = [row[0] for row in table("role", "## Database roles", CONSOLE)]
+    listed = [row[0] for row in table("role", "## Database roles", DOCS / "maintaining.md")]
     assert sorted(listed) == sorted(code(f"task_{role}") for role in ROLES)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_readme import DOCS, blocks, follow
+from tests.pages import DOCS, blocks, follow, inherited
 
 PAGE = DOCS / "durable-work.md"
 pytestmark = pytest.mark.both_databases
@@ -19,9 +19,8 @@ pytestmark = pytest.mark.both_databases
 def shop(tmp_path: Path, migrated_url: str) -> dict[str, str]:
     """The environment of a reader who has saved the order of the page."""
     (tmp_path / "shop.py").write_text(next(block.text for block in blocks(PAGE, "python")))
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return inherited | {"TASKTUI_URL": migrated_url, "PATH": path}
+    return inherited() | {"TASKTUI_URL": migrated_url, "PATH": path}
 
 
 @pytest.mark.slow

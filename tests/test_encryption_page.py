@@ -1,9 +1,7 @@
 """The examples of docs/encryption.md work as they are written."""
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,10 +9,9 @@ import pytest
 
 from runner.model.codec_key import key_id
 from runner.model.sealed import read_sealed
-from tests.test_readme import DOCS, blocks
+from tests.pages import DOCS, RUNNER, blocks, run
 
 PAGE = DOCS / "encryption.md"
-RUNNER = Path(sys.executable).with_name("runner")
 
 KMS_HANDLER = """
 from runner import handler
@@ -34,15 +31,10 @@ print(int(charge.submit(card="4111-1111", cents=500)), int(refund.submit(card="4
 """
 
 
-def run(folder: Path, url: str, *words: object, **environment: str) -> str:
+def shop_run(folder: Path, url: str, *words: object, **environment: str) -> str:
     """Run a command of the page in a shop, with the settings of its users."""
-    variables = {name: text for name, text in os.environ.items() if not name.startswith("TASKTUI_")}
-    variables |= {"TASKTUI_URL": url, "PYTHONPATH": str(folder), "XDG_CONFIG_HOME": str(folder)} | environment
-    done = subprocess.run(
-        [str(word) for word in words], cwd=folder, env=variables, check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    variables = {"TASKTUI_URL": url, "PYTHONPATH": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    return run(folder, *words, **variables | environment)
 
 
 @pytest.mark.slow
@@ -53,14 +45,14 @@ def test_the_examples_encrypt_rotate_and_reveal(migrated_url: str, tmp_path: Pat
     for name, text in (("__init__", ""), ("tasks", charge), ("codecs", codec), ("refunds", KMS_HANDLER)):
         (shop / f"{name}.py").write_text(text)
     (code,) = re.findall(r'python -c "(.*)"', blocks(PAGE, "text")[0].text)
-    old, new = (run(tmp_path, migrated_url, sys.executable, "-c", code).strip() for _ in range(2))
+    old, new = (shop_run(tmp_path, migrated_url, sys.executable, "-c", code).strip() for _ in range(2))
     keys = tmp_path / "codec-keys"
     keys.write_text(f"{old}\n")
     with_keys = {"TASKTUI_CODEC_KEYS_FILE": str(keys)}
-    ids = run(tmp_path, migrated_url, sys.executable, "-c", PROGRAM, **with_keys).split()
+    ids = shop_run(tmp_path, migrated_url, sys.executable, "-c", PROGRAM, **with_keys).split()
     worker = (RUNNER, "work", "--until-idle", "-H", "shop.tasks", "-H", "shop.refunds")
-    run(tmp_path, migrated_url, *worker, **with_keys)
-    shown = [json.loads(run(tmp_path, migrated_url, RUNNER, "show", id, "--json")) for id in ids]
+    shop_run(tmp_path, migrated_url, *worker, **with_keys)
+    shown = [json.loads(shop_run(tmp_path, migrated_url, RUNNER, "show", id, "--json")) for id in ids]
     assert [each["state"] for each in shown] == ["succeeded", "succeeded"]
     assert [each["payload"] for each in shown] == [
         f"encrypted (fernet, key {key_id(old)})",
@@ -69,10 +61,10 @@ def test_the_examples_encrypt_rotate_and_reveal(migrated_url: str, tmp_path: Pat
     keys.write_text(f"{new}\n{old}\n")
     (text,) = re.findall(r"runner rekey '(.*?)' --dry-run", PAGE.read_text())
     rekey = (RUNNER, "rekey", f"{text} handler:pay.card")
-    assert "1 task" in run(tmp_path, migrated_url, *rekey, "--dry-run", **with_keys)
-    run(tmp_path, migrated_url, *rekey, "--yes", 1, **with_keys)
+    assert "1 task" in shop_run(tmp_path, migrated_url, *rekey, "--dry-run", **with_keys)
+    shop_run(tmp_path, migrated_url, *rekey, "--yes", 1, **with_keys)
     keys.write_text(f"{new}\n")
-    opened = json.loads(run(tmp_path, migrated_url, RUNNER, "show", ids[0], "--reveal", "--json", **with_keys))
+    opened = json.loads(shop_run(tmp_path, migrated_url, RUNNER, "show", ids[0], "--reveal", "--json", **with_keys))
     assert (opened["payload"], opened["result"]) == ({"card": "4111-1111", "cents": 500}, "charged 500")
 
 

@@ -1,14 +1,12 @@
 """The application of docs/fastapi.md works on each database, with its own tests, and with a runner inside of it."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import on_postgresql, on_sqlite
-from tests.test_readme import DOCS, blocks
+from tests.pages import DOCS, python, run, save
 
 PROGRAM = """
 import asyncio, httpx, {module} as shop
@@ -32,29 +30,14 @@ asyncio.run(main())
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The modules of the page."""
-    for block in blocks(DOCS / "fastapi.md", "python"):
-        (tmp_path / block.first.removeprefix("# ")).write_text(block.text)
+    save(DOCS / "fastapi.md", tmp_path)
     return tmp_path
-
-
-def run(folder: Path, *arguments: str, **environment: str) -> str:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=inherited | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.mark.slow
 @on_sqlite
 def test_the_documented_tests_pass(folder: Path, databases: object) -> None:
-    assert "3 passed" in run(folder, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider")
+    assert "3 passed" in run(folder, sys.executable, "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider")
 
 
 @pytest.mark.parametrize(
@@ -65,11 +48,11 @@ def test_the_documented_tests_pass(folder: Path, databases: object) -> None:
 def test_the_embedded_runner_executes_tasks_of_requests(folder: Path, migrated_url: str, driver: str) -> None:
     url = driver + migrated_url[migrated_url.index(":") :]
     program = PROGRAM.replace("{module}", "shop")
-    run(folder, "-W", "error", "-c", program, APP_URL=url, TASKTUI_URL=migrated_url, EMBED_RUNNER="1")
+    python(folder, program, APP_URL=url, TASKTUI_URL=migrated_url, EMBED_RUNNER="1")
 
 
 @pytest.mark.slow
 @on_postgresql
 def test_the_application_with_asyncpg_works(folder: Path, migrated_url: str) -> None:
     program = PROGRAM.replace("{module}", "shop_asyncpg")
-    run(folder, "-W", "error", "-c", program, APP_URL="sqlite+aiosqlite://", TASKTUI_URL=migrated_url)
+    python(folder, program, APP_URL="sqlite+aiosqlite://", TASKTUI_URL=migrated_url)

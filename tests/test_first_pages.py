@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import on_postgresql, on_sqlite
-from tests.test_readme import DOCS, DOCUMENTED_URL, blocks, follow, shell_environment
+from tests.pages import DOCS, DOCUMENTED_URL, RUNNER, blocks, follow, save, shell_environment
 
 __all__ = ["shell_environment"]
 
 INDEX, TUTORIAL = DOCS / "index.md", DOCS / "tutorial.md"
 WAIT_SECONDS = 60.0
-RUNNER = str(Path(sys.executable).with_name("runner"))
 
 
 def tab(title: str, folder: Path) -> list[str]:
@@ -25,8 +23,7 @@ def tab(title: str, folder: Path) -> list[str]:
     section = INDEX.read_text().partition(f'=== "{title}"\n')[2].partition("\n=== ")[0].partition("\n## ")[0]
     page = folder / "tab.md"
     page.write_text(section)
-    for block in blocks(page, "python"):
-        (folder / block.first.removeprefix("# ")).write_text(block.text)
+    save(page, folder)
     install, *commands = [block.text for block in blocks(page, "sh")]
     assert install.startswith("pip install '.[console")
     return commands

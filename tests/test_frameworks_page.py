@@ -1,14 +1,12 @@
 """docs/frameworks.md: each application submits and reads a result, with a runner inside of it or beside it."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.test_readme import DOCS, blocks
+from tests.pages import DOCS, RUNNER, blocks, run, save
 
 pytestmark = pytest.mark.one_database
 
@@ -89,15 +87,10 @@ PROGRAMS = {
 @pytest.mark.parametrize("framework", PROGRAMS)
 def test_the_application_of_the_page_works(tmp_path: Path, framework: str) -> None:
     pytest.importorskip(framework, reason="needs the group frameworks of packages")
-    (source,) = [block.text for block in blocks(PAGE, "python") if block.first == f"# shop_{framework}.py"]
-    (tmp_path / f"shop_{framework}.py").write_text(source)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("TASKTUI_")}
+    save(PAGE, tmp_path)
     program, output = PROGRAMS[framework]
-    migrate = [str(Path(sys.executable).with_name("runner")), "migrate", "--url", "sqlite:///shop.db"]
-    for command in (migrate, [sys.executable, "-c", program]):
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-    assert output in done.stdout, done.stdout + done.stderr
+    run(tmp_path, RUNNER, "migrate", "--url", "sqlite:///shop.db")
+    assert output in run(tmp_path, sys.executable, "-c", program)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_readme import PROJECT, README
+from tests.pages import PROJECT, README
 
 
 @pytest.fixture(scope="module")

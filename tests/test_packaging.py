@@ -12,7 +12,7 @@ from runner.cli.app import CLI_COMMANDS
 from runner.cli.exit_codes import Exit
 from tests.cli.conftest import Call, _alone, call
 from tests.conftest import SqliteDatabases
-from tests.test_readme import DOCS, blocks
+from tests.pages import DOCS, blocks
 
 __all__ = ["_alone", "call"]
 

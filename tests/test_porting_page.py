@@ -1,14 +1,11 @@
 """The examples of docs/porting.md: ours work on both databases, those of the other systems are valid Python."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.test_readme import DOCS, blocks
+from tests.pages import DOCS, blocks, python, save
 
 PAGE = DOCS / "porting.md"
 SYSTEMS = ["celery", "rq", "huey", "dramatiq", "procrastinate", "apscheduler"]
@@ -48,25 +45,14 @@ with TaskStore(sys.argv[1]) as store:
 """
 
 
-def save(folder: Path) -> list[str]:
-    """Write the examples into files and return their names."""
-    examples = blocks(PAGE, "python")
-    for block in examples:
-        (folder / block.first.removeprefix("# ")).write_text(block.text)
-    return [block.first.removeprefix("# ") for block in examples]
-
-
 @pytest.mark.slow
 def test_our_half_of_each_example_works(tmp_path: Path, migrated_url: str) -> None:
-    save(tmp_path)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
-    command = [sys.executable, "-W", "error", "-c", PROGRAM, migrated_url]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    save(PAGE, tmp_path)
+    python(tmp_path, PROGRAM, migrated_url)
 
 
 def test_each_system_has_both_halves_of_an_example(tmp_path: Path) -> None:
-    assert save(tmp_path) == [f"{half}_{system}.py" for system in SYSTEMS for half in ("before", "after")]
+    assert save(PAGE, tmp_path) == [f"{half}_{system}.py" for system in SYSTEMS for half in ("before", "after")]
     for name in SYSTEMS:
         compile((tmp_path / f"before_{name}.py").read_text(), name, "exec")
 

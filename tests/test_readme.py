@@ -1,14 +1,10 @@
 """The README: its commands run, its examples work, and its tables match the code."""
 
-import os
 import re
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
-from textwrap import dedent
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,90 +12,25 @@ import pytest
 from runner.model.task import Shown
 from runner.queries.task_list.row import STORED
 from tests.conftest import on_postgresql, on_sqlite
-from tests.shells import shell_of
+from tests.pages import (
+    DOCS,
+    DOCUMENTED_URL,
+    PROJECT,
+    README,
+    blocks,
+    code,
+    execute,
+    follow,
+    meant_for,
+    save,
+    shell_environment,
+    table,
+)
 
-PROJECT = Path(__file__).parent.parent
-README = PROJECT / "README.md"
-DOCS = PROJECT / "docs"
+__all__ = ["shell_environment"]
+
 CONFIGURATION = DOCS / "configuration.md"
-DOCUMENTED_URL = "postgresql://app@db.example.org/app"
 MAX_LINES = 150
-
-PROGRAMS = {
-    # A runner must stop by itself.
-    "runner": f"""#!/bin/sh
-case "$*" in *--until-idle*) ;; work*) set -- "$@" --until-idle ;; esac
-exec {Path(sys.executable).with_name("runner")} "$@"
-""",
-    # The password manager of the documentation.
-    "pass": "#!/bin/sh\nprintf 'a secret\\n'\n",
-}
-
-
-class Block(NamedTuple):
-    """A fenced block."""
-
-    language: str
-    text: str
-
-    @property
-    def first(self) -> str:
-        return self.text.partition("\n")[0]
-
-
-def blocks(page: Path, language: str, section: str = "") -> list[Block]:
-    """The fenced blocks of a page in one language, optionally only those of one section."""
-    text = page.read_text()
-    if section:
-        text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    found = re.findall(r"^( *)```(\w+)\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE)  # those of tabs are indented
-    fenced = [Block(language, dedent(text)) for _, language, text in found]
-    return [block for block in fenced if block.language == language]
-
-
-def table(first_title: str, after: str, page: Path = README) -> list[list[str]]:
-    """The rows of the first table with this first title that follows the text `after`, as stripped cells."""
-    text = page.read_text().partition(after)[2]
-    start = text.index(f"| {first_title} |")
-    lines = text[start:].partition("\n\n")[0].splitlines()
-    return [[cell.strip() for cell in line.strip("|").split(" |")] for line in lines[2:]]
-
-
-def code(text: object) -> str:
-    return f"`{text}`"
-
-
-@pytest.fixture
-def shell_environment(tmp_path: Path, database_url: str) -> dict[str, str]:
-    """The environment of a reader who follows the README in an empty folder."""
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name, text in PROGRAMS.items():
-        (tools / name).write_text(text)
-        (tools / name).chmod(0o755)
-    path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
-    url = {"TASKTUI_URL": database_url} if database_url.startswith("postgresql") else {}
-    return inherited | {"PATH": path, "HOME": str(tmp_path), "COLUMNS": "100"} | url
-
-
-def follow(text: str, folder: Path, environment: dict[str, str]) -> str:
-    """Run a block of shell, which must succeed, and return its output."""
-    done = subprocess.run(
-        ["sh", "-eu", "-c", text], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
-
-
-def execute(statements: str, folder: Path, environment: dict[str, str]) -> None:
-    """Send statements to psql or sqlite3."""
-    shell_of(environment.get("TASKTUI_URL") or f"sqlite:///{folder / 'tasktui.db'}")(statements)
-
-
-def meant_for(block: Block, environment: dict[str, str]) -> bool:
-    """Whether a block of SQL names the shell of this database, or both shells."""
-    return ("psql" if "TASKTUI_URL" in environment else "sqlite3") in block.first
 
 
 def count_by_state(url: str, folder: Path) -> list[tuple[str, int]]:
@@ -108,11 +39,6 @@ def count_by_state(url: str, folder: Path) -> list[tuple[str, int]]:
     shell: Any
     with psycopg.connect(url) if url else closing(sqlite3.connect(folder / "tasktui.db")) as shell:
         return [(state, count) for state, count in shell.execute(query).fetchall()]
-
-
-def save_python(folder: Path) -> None:
-    for block in blocks(README, "python"):
-        (folder / block.first.removeprefix("# ")).write_text(block.text)
 
 
 def insert(folder: Path, environment: dict[str, str]) -> None:
@@ -163,7 +89,7 @@ def test_the_commands_after_the_demo_show_and_retry_a_dead_task(
 def test_the_example_submits_tasks_and_a_runner_executes_them(
     tmp_path: Path, shell_environment: dict[str, str]
 ) -> None:
-    save_python(tmp_path)
+    save(README, tmp_path)
     (commands,) = blocks(README, "sh", "Write a task")
     submit, mark, work = commands.text.rpartition("runner work")
     assert "\n103\n" in follow(submit, tmp_path, shell_environment)
@@ -180,7 +106,7 @@ def test_the_example_submits_tasks_and_a_runner_executes_them(
 def test_the_example_works_on_postgresql_as_the_configuration_page_sets_it_up(
     tmp_path: Path, shell_environment: dict[str, str]
 ) -> None:
-    save_python(tmp_path)
+    save(README, tmp_path)
     (commands,) = blocks(CONFIGURATION, "sh", "Set up PostgreSQL")
     assert DOCUMENTED_URL in commands.text
     prepare, mark, work = commands.text.replace(DOCUMENTED_URL, shell_environment["TASKTUI_URL"]).rpartition(

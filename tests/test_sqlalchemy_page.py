@@ -1,16 +1,14 @@
 """docs/sqlalchemy.md: its handlers work, and Alembic's autogenerate proposes no change of our tables."""
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from runner.alembic import include_name
+from tests.pages import DOCS, RUNNER, blocks, run, save
 from tests.shells import shell_of
-from tests.test_readme import DOCS, blocks
 
 PAGE = DOCS / "sqlalchemy.md"
 
@@ -67,7 +65,7 @@ def autogenerate(folder: Path, url: str, call: str) -> str:
     model = next(block.text for block in blocks(PAGE, "python") if block.first == "# shop.py")
     (folder / "shop.py").write_text(model)
     driver = with_driver(url, "pysqlite", "psycopg")
-    run([sys.executable, "-c", ALEMBIC, driver, call], folder)
+    run(folder, sys.executable, "-c", ALEMBIC, driver, call, PYTHONPATH=str(folder))
     (revision,) = (folder / "scripts" / "versions").glob("*.py")
     return revision.read_text()
 
@@ -98,16 +96,13 @@ def test_without_it_autogenerate_would_drop_them(tmp_path: Path, migrated_url: s
 
 @pytest.mark.slow
 def test_the_handlers_of_the_page_use_sessions(tmp_path: Path, migrated_url: str) -> None:
-    for block in blocks(PAGE, "python"):
-        if block.first in ("# shop.py", "# tasks.py"):
-            with (tmp_path / block.first.removeprefix("# ")).open("a") as module:
-                module.write(block.text)
+    save(PAGE, tmp_path)
     plain, awaited = (
         with_driver(migrated_url, *names) for names in (("pysqlite", "psycopg"), ("aiosqlite", "asyncpg"))
     )
     environment = {"TASKTUI_URL": migrated_url, "APP_URL": plain, "APP_ASYNC_URL": awaited, "TASKTUI_RETRY": "never"}
-    run([sys.executable, "-c", APPLICATION], tmp_path, **environment)
-    run([sys.executable, "-m", "runner", "work", "-H", "tasks", "--until-idle"], tmp_path, **environment)
+    run(tmp_path, sys.executable, "-c", APPLICATION, **environment)
+    run(tmp_path, RUNNER, "work", "-H", "tasks", "--until-idle", **environment)
     shell = shell_of(migrated_url)
     states = shell("SELECT handler, state, result FROM task_history ORDER BY handler")
     assert [line.replace("|", " ").split()[:2] for line in states.splitlines()] == [
@@ -122,13 +117,6 @@ def test_the_handlers_of_the_page_use_sessions(tmp_path: Path, migrated_url: str
 def with_driver(url: str, sqlite: str, postgresql: str) -> str:
     kind, _, rest = url.partition("://")
     return f"{kind}+{sqlite if kind == 'sqlite' else postgresql}://{rest}"
-
-
-def run(command: list[str], folder: Path, **environment: str) -> None:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
-    variables = inherited | {"PYTHONPATH": str(folder)} | environment
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

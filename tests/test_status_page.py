@@ -1,7 +1,5 @@
 """The applications of docs/status-and-changes.md show the progress of a task and cancel it."""
 
-import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import on_sqlite
-from tests.test_readme import DOCS, blocks
+from tests.pages import DOCS, run, save
 
 WEB_PAGE = """
 import asyncio, httpx, json, socket, uvicorn, export_page, reports
@@ -148,15 +146,5 @@ WITH_FLASK = (pytest.mark.slow, pytest.mark.skipif(find_spec("flask") is None, r
     ids=["fastapi", "django", "flask", "own transaction"],
 )
 def test_the_pages_show_and_cancel_tasks(program: str, printed: str, migrated_url: str, tmp_path: Path) -> None:
-    for block in blocks(DOCS / "status-and-changes.md", "python"):
-        (tmp_path / block.first.removeprefix("# ")).write_text(block.text)
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=inherited | {"TASKTUI_URL": migrated_url},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, printed), done.stderr
+    save(DOCS / "status-and-changes.md", tmp_path)
+    assert run(tmp_path, sys.executable, "-c", program, TASKTUI_URL=migrated_url) == printed

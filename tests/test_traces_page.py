@@ -1,15 +1,13 @@
 """The programs of docs/traces.md run, and their output is as the page describes it."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from runner.model.headers import TRACE_HEADERS
-from tests.test_readme import DOCS, blocks
+from tests.pages import DOCS, run, save
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -38,22 +36,13 @@ structlog.get_logger().info("outside")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The modules of the page."""
-    for block in blocks(DOCS / "traces.md", "python"):
-        (tmp_path / block.first.removeprefix("# ")).write_text(block.text)
+    save(DOCS / "traces.md", tmp_path)
     return tmp_path
-
-
-def run(folder: Path, program: str) -> str:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=folder, env=inherited, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.slow
 def test_the_recipe_for_structlog_binds_the_task(folder: Path) -> None:
-    lines = [json.loads(line) for line in run(folder, PROGRAM % TRACE).splitlines()]
+    lines = [json.loads(line) for line in run(folder, sys.executable, "-c", PROGRAM % TRACE).splitlines()]
     names = ("event", "task", "handler", "attempt", "trace_id")
     assert [tuple(line.get(name) for name in names) for line in lines] == [
         ("charged", 1, "shop.charge", 1, TRACE),
@@ -65,12 +54,12 @@ def test_the_recipe_for_structlog_binds_the_task(folder: Path) -> None:
 @pytest.mark.parametrize("module", ["telemetry", pytest.param("errors", marks=pytest.mark.slow)])
 def test_one_line_switches_an_integration_on(folder: Path, module: str) -> None:
     program = f"import {module}; from runner.handlers.hooks import LIFE_CYCLE as registered; "
-    assert run(folder, f"{program}print(len(registered.of('around_execute')))") == "1\n"
+    assert run(folder, sys.executable, "-c", f"{program}print(len(registered.of('around_execute')))") == "1\n"
 
 
 def test_importing_runner_loads_no_integration(tmp_path: Path) -> None:
     program = "import sys, runner; print([name for name in sys.modules if name.startswith(('opentele', 'sentry'))])"
-    assert run(tmp_path, program) == "[]\n"
+    assert run(tmp_path, sys.executable, "-c", program) == "[]\n"
 
 
 def test_the_page_about_headers_names_those_of_a_trace() -> None:

@@ -1,18 +1,15 @@
 """The examples of docs/transactions.md work unchanged: both rows are stored, or neither."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.client.external import AWAITED, PLAIN
+from tests.pages import DOCS, README, blocks, python, save
 from tests.shells import shell_of
-from tests.test_readme import DOCS, README, blocks
 
 PAGE = DOCS / "transactions.md"
 
@@ -84,9 +81,8 @@ SERIAL = {"sqlite": "INTEGER PRIMARY KEY", "postgresql": "integer GENERATED ALWA
 @pytest.fixture
 def shop(tmp_path: Path, migrated_url: str) -> Path:
     """A folder with the modules of the page, and a database with a table for orders."""
-    for block in [*blocks(README, "python"), *blocks(PAGE, "python")]:
-        if block.first.startswith("# "):
-            (tmp_path / block.first.removeprefix("# ")).write_text(block.text)
+    save(README, tmp_path)
+    save(PAGE, tmp_path)
     (tmp_path / "orders").mkdir()
     (tmp_path / "orders" / "__init__.py").touch()
     (tmp_path / "orders" / "models.py").write_text(DJANGO_MODELS)
@@ -96,14 +92,9 @@ def shop(tmp_path: Path, migrated_url: str) -> Path:
 
 
 def run(program: str, folder: Path, **environment: str) -> None:
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG"))}
     # TASKTUI_URL names an unreachable server, so every statement must use the application's connection.
     unreachable = {"TASKTUI_URL": "postgresql://127.0.0.1:1/nowhere", "PYTHONPATH": str(folder)}
-    command = [sys.executable, "-W", "error", "-c", program]
-    done = subprocess.run(
-        command, cwd=folder, env=inherited | unreachable | environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    python(folder, program, **unreachable | environment)
 
 
 def stored(url: str) -> list[Any]:

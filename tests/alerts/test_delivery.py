@@ -28,7 +28,7 @@ from runner.settings.receivers import parse_receiver
 from runner.urls import parse_url
 from tests.alerts.servers import Answers, Mailbox, mail_server, web_server
 from tests.engine.harness import Harness, until
-from tests.test_readme import DOCS, blocks
+from tests.pages import DOCS, blocks
 
 NOTICE = AlertNotice(
     state="firing",

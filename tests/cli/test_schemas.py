@@ -21,9 +21,9 @@ from runner.policy.breaker import Breaker
 from runner.store.heartbeat import Identity, register
 from tests.cli.conftest import Call, Store, running
 from tests.cli.json_schema import schema_of_command
+from tests.pages import DOCS
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_live
-from tests.test_readme import DOCS
 
 pytestmark = pytest.mark.both_databases
 

@@ -20,8 +20,8 @@ import pytest
 import yaml
 
 from tests.deploy.locked_server import PASSWORD, environment_of, locked, mounted, url_of
+from tests.pages import DOCS, PROJECT
 from tests.postgres import Server
-from tests.test_readme import DOCS, PROJECT
 
 __all__ = ["locked"]
 

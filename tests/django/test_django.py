@@ -13,7 +13,7 @@ import pytest
 
 from runner.cli.app import build
 from tests.conftest import on_sqlite
-from tests.test_readme import DOCS, blocks
+from tests.pages import DOCS, blocks
 from tests.test_transactions_page import django_database
 
 PROJECT = Path(__file__).parent / "project"

@@ -12,7 +12,7 @@ from runner.engine.serving.dispatch import Dispatch
 from runner.engine.serving.endpoints import ENDPOINTS
 from runner.engine.serving.http_server import HttpServer
 from runner.engine.serving.openapi import openapi_document
-from tests.test_readme import DOCS
+from tests.pages import DOCS
 
 RECORDED = DOCS / "openapi.json"
 

@@ -11,7 +11,7 @@ from runner import Context
 from tests.engine.conftest import harness
 from tests.engine.harness import Harness
 from tests.node.run import run
-from tests.test_readme import DOCS, blocks
+from tests.pages import DOCS, blocks
 
 __all__ = ["harness"]
 

@@ -1,4 +1,4 @@
-"""The round trips to a far PostgreSQL server of each operation, as docs/performance.md lists them."""
+"""The round trips to a far PostgreSQL server of each operation, as docs/performance-methods.md lists them."""
 
 import asyncio
 import re
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 WAY = 0.02
 """Seconds of each direction: long enough for the statements of one round trip."""
 
-DOCS = Path(__file__).parents[2] / "docs" / "performance.md"
+DOCS = Path(__file__).parents[2] / "docs" / "performance-methods.md"
 MANY = 1_000
 
 Operation = Callable[[], Awaitable[object]]

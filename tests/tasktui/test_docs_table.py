@@ -17,7 +17,7 @@ from tasktui.app import Console
 from tasktui.commands.syntax import COMMANDS
 from tasktui.shell.live import LiveScreen
 from tests.cli.conftest import Call, call
-from tests.test_readme import DOCS
+from tests.pages import DOCS
 
 __all__ = ["call"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_readme import DOCS, blocks
+from tests.pages import DOCS, blocks
 
 
 @pytest.mark.slow
