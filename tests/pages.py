@@ -67,8 +67,8 @@ def save(page: Path, folder: Path) -> list[str]:
     """Write the Python examples of a page into the files that their first lines name, and return the names."""
     texts: dict[str, str] = {}
     for block in blocks(page, "python"):
-        if name := re.fullmatch(r"# ([\w/]+\.py)", block.first):
-            texts[name[1]] = texts.get(name[1], "") + block.text
+        if named := re.fullmatch(r"# ([\w/]+\.py)", block.first):
+            texts[named[1]] = texts.get(named[1], "") + block.text
     for name, text in texts.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)

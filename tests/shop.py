@@ -157,8 +157,8 @@ async def _as_long_ago(tx: Transaction) -> None:
     await tx.execute(sa.update(tables.audit).where(entry.verb == "add").values(at=NOW - 3000 * MINUTE))
     await tx.execute(sa.update(tables.audit).where(entry.operator == "li").values(at=NOW - 65 * MINUTE))
     await tx.execute(sa.update(tables.audit).where(entry.verb == "pause").values(at=NOW - 22 * MINUTE))
-    breaker = {"breaker_probes": 1, "breaker_wait": 60.0, "breaker_round": 4, "breaker_opened_at": NOW - 22 * MINUTE}
-    breaker |= {"breaker_probe_at": NOW + timedelta(seconds=40), "breaker_why": "GatewayTimeout 20 times in 1m"}
+    breaker = {"breaker_probes": 1, "breaker_wait": 600.0, "breaker_round": 4, "breaker_opened_at": NOW - 22 * MINUTE}
+    breaker |= {"breaker_probe_at": NOW + 9 * MINUTE, "breaker_why": "GatewayTimeout 20 times in 1m"}
     handler = tx.dialect.insert(tables.handler).values(name="payments.charge", **breaker)
     await tx.execute(handler.on_conflict_do_update(index_elements=tables.handler.primary_key, set_=breaker))
 

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import shlex
+from datetime import UTC
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_every_documented_command_is_valid(command: str) -> None:
     verb, *arguments = shlex.split(command)
     build(verb).parse_args([verb, *arguments], print_error=False, exit_on_error=False)
     if verb in WITH_FILTER and arguments:
-        parse_filter(arguments[0], shop.NOW, shop.NOW.tzinfo)
+        parse_filter(arguments[0], shop.NOW, UTC)
 
 
 WITH_FILTER = ("tasks", "retry", "terminate", "delay")
