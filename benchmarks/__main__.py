@@ -2,6 +2,7 @@
 
     uv run python -m benchmarks                                        everything: an hour
     uv run python -m benchmarks --parts drain1,latency --systems ours,graphile
+    uv run python -m benchmarks --parts handlers                       handlers that take time: three minutes
     uv run python -m benchmarks --tasks 200 --reps 1                   does it work? the figures mean nothing
 
 It installs the packages of the others in a folder of the user's cache, starts a PostgreSQL server of its own, and
@@ -24,6 +25,10 @@ from benchmarks.tables import Results, tables
 from tests.postgres.programs import find_programs
 from tests.postgres.server import Server
 
+HANDLERS = "handlers"
+"""The part that compares handlers that take time with executors of Python."""
+NO_SERVER = "no initdb and postgres found; set TASKTUI_TEST_POSTGRES_BIN to their folder"
+
 BUSY = 0.5
 """The load of the machine above which figures are worth little."""
 
@@ -43,7 +48,7 @@ def measure(systems: list[System], chosen: list[str], sizes: Sizes, reps: int, h
     needs_server = any(system.database == "postgresql" for system in systems)
     programs = find_programs() if needs_server else None
     if needs_server and programs is None:
-        raise SystemExit("no initdb and postgres found; set TASKTUI_TEST_POSTGRES_BIN to their folder")
+        raise SystemExit(NO_SERVER)
     with (
         tempfile.TemporaryDirectory(prefix="tasktui-benchmarks-") as folder,
         Server(programs, fsync="on", timezone="UTC") if programs else nullcontext() as server,
@@ -64,17 +69,35 @@ def measure(systems: list[System], chosen: list[str], sizes: Sizes, reps: int, h
     return results, failures
 
 
+def handlers(most: int) -> int:
+    """Print the table of handlers that take time."""
+    from benchmarks.handlers import rows
+
+    programs = find_programs()
+    if programs is None:
+        raise SystemExit(NO_SERVER)
+    with (
+        tempfile.TemporaryDirectory(prefix="tasktui-benchmarks-") as folder,
+        Server(programs, fsync="on", timezone="UTC") as server,
+    ):
+        for row in rows(server, Path(folder), most):
+            print(row, flush=True)
+    return 0
+
+
 def main() -> int:
     """Measure what the command line asks for, and print the tables."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--systems", default="", help=f"of {', '.join(SYSTEMS)}")
-    parser.add_argument("--parts", default="", help=f"of {', '.join(parts(Sizes(1, 1)))}")
+    parser.add_argument("--parts", default="", help=f"of {', '.join(parts(Sizes(1, 1)))}; or {HANDLERS} alone")
     parser.add_argument("--tasks", type=int, default=100_000, help="in a backlog")
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for a backlog")
     given = parser.parse_args()
+    if given.parts == HANDLERS:
+        return handlers(given.tasks)
     chosen = names(given.parts, dict(parts(Sizes(1, 1))), "--parts")
     home, systems, failures = Home(), [], []
     for name in names(given.systems, dict(SYSTEMS), "--systems"):
