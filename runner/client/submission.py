@@ -15,7 +15,7 @@ from runner.errors import InvalidInput, InvalidTask
 from runner.handlers.call_options import NO_CALL_OPTIONS, CallOptions
 from runner.handlers.registry import Handler
 from runner.model.duration import parse_duration
-from runner.model.task import NewTask, SubmitResult
+from runner.model.task import NewTask, PreparedTask, SubmitResult
 from runner.model.task_batch import TaskBatch
 
 P = ParamSpec("P")
@@ -156,9 +156,9 @@ class Submitter(Generic[P, R]):
             return await self._submission.after(error).submit_async(*args, **kwargs)
         return cast("R", result)
 
-    def new(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
-        """Make the task that `submit` would submit, with a validated payload, to pass to `batch`."""
-        return self._submission.tasks(args, kwargs)[0]
+    def new(self, *args: P.args, **kwargs: P.kwargs) -> PreparedTask[R]:
+        """Make the task that `submit` would submit, with a validated payload: for `batch`, workflows and `ctx.call`."""
+        return PreparedTask._make(self._submission.tasks(args, kwargs)[0])
 
 
 @dataclass(frozen=True)

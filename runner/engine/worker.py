@@ -22,9 +22,11 @@ from runner.engine.events import (
     RoomFreed,
     TaskClaimedTwice,
     TasksClaimed,
+    TasksSubmitted,
 )
 from runner.engine.executing.attempt_error import drop_tracebacks
 from runner.engine.executing.attempt_outcome import AttemptLimits, done, failure_of
+from runner.engine.executing.child_calls import ChildCalls
 from runner.engine.executing.executor import Executor
 from runner.engine.executing.handler_context import (
     HandlerTransaction,
@@ -122,6 +124,7 @@ class Worker:
         self._stuck = stuck
         self.breakers = BreakerReports(database, in_flight.probes, events)
         self.notes = NotesWriter(database, settings, lambda: lease.id, stuck, events)
+        self._calls = ChildCalls(database, settings, self.keyring, lambda: events.publish(TasksSubmitted()))
         self.executor = Executor(
             settings.threads,
             limits,
@@ -354,7 +357,7 @@ class Worker:
         return completing_transaction(self._database, self.buffer.runner_id, running, self._done)
 
     def _step_store(self, running: Running) -> StoredSteps:
-        return StoredSteps(running, self.notes)
+        return StoredSteps(running, self.notes, self._calls)
 
     def _parent_results(self, running: Running) -> StoredParentResults:
         return StoredParentResults(self._database, running, asyncio.get_running_loop(), self.keyring)

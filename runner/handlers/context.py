@@ -17,9 +17,10 @@ from runner.errors import InvalidProgress, NoTransaction
 from runner.handlers.dependencies import BatchResult
 from runner.handlers.functions import is_named, signature_of
 from runner.handlers.own_transaction import OwnTransaction
-from runner.handlers.steps import MEMORY_STEPS, Ended, OwnSteps, SignalWait, StepCall
+from runner.handlers.steps import MEMORY_STEPS, Ended, OwnSteps, SignalWait, StepCall, TaskCall
 from runner.model.headers import NO_HEADERS, require_headers, trace_id_of
-from runner.model.outcome import Delay
+from runner.model.outcome import Dead, Delay, Retry, Snooze
+from runner.model.task import NewTask, PreparedTask
 from runner.text.redact import hide, secrets
 
 if TYPE_CHECKING:
@@ -340,6 +341,46 @@ class Context:
             InvalidStep, StepsChanged, FencedOut, DatabaseUnavailable, StepsUnavailable: see `step`.
         """
         return self._steps().wait_for(name, timeout)
+
+    @overload
+    def call(self, name: str, task: "PreparedTask[T | Retry | Dead | Snooze]") -> TaskCall[T]: ...
+
+    @overload
+    def call(self, name: str, task: NewTask) -> TaskCall[Any]: ...
+
+    def call(self, name: str, task: NewTask) -> TaskCall[Any]:
+        """Submit a task once, and end the attempt until that task has ended: `await ctx.call("bill", bill.new(17))`.
+
+        The called task is the child. The attempt does not count, and the slot is free. After the end of the child, the
+        next attempt runs the handler from its beginning, with the stored result of the call. `asyncio.gather` of
+        several calls submits all children, and ends the attempt once. A plain function calls
+        `ctx.call("bill", bill.new(17)).result()`.
+
+        Args:
+            name: name of the step, unique in the task.
+            task: the child, made with `new`. If another task holds its unique key, the call waits for that one. The
+                child joins the workflow of this task, and is stored in its database, whatever its route.
+
+        Returns:
+            The result of the child, as the type of its handler's return annotation.
+
+        Raises:
+            TaskFailed: the child is dead; has the type and message of its last exception. If the error leaves the
+                handler, the next attempt looks for the child again, which may have been retried.
+            TaskCancelled: the child was cancelled.
+            TaskNotFound: the child was deleted.
+            DuplicateTask: another task holds the unique key, and on_duplicate is "error".
+            InvalidStep: the child would wait for this task; see also `step`.
+            StepsChanged, FencedOut, DatabaseUnavailable, StepsUnavailable: see `step`.
+
+        Examples:
+            >>> async def order(ctx: Context, number: int) -> None:
+            ...     paid, packed = await asyncio.gather(
+            ...         ctx.call("pay", pay.new(number)),
+            ...         ctx.call("pack", pack.new(number)),
+            ...     )
+        """
+        return self._steps().call(name, task)
 
     def _steps(self) -> OwnSteps:
         return MEMORY_STEPS if self.own_steps is None else self.own_steps()

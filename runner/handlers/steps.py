@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, TypeVar
 from runner.errors import NoRunner
 from runner.model.outcome import Delay, Suspended
 from runner.model.step import Signal, StepWrite, StoredStep
+from runner.model.task import NewTask
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from runner.handlers.own_transaction import OwnTransaction
 
 T = TypeVar("T")
+R_co = TypeVar("R_co", covariant=True)
 
 
 class Suspension(BaseException):
@@ -63,6 +65,16 @@ class SignalWait(Protocol):
         ...
 
 
+class TaskCall(Protocol[R_co]):
+    """The return value of `ctx.call()`: `await` it in an async handler, call `result()` in a plain function."""
+
+    def __await__(self) -> Generator[Any, None, R_co]: ...
+
+    def result(self) -> R_co:
+        """Return the result of the child, in a plain function."""
+        ...
+
+
 class StepCall(NamedTuple):
     """A call of `ctx.step`; see `Context.step`."""
 
@@ -89,6 +101,10 @@ class OwnSteps(Protocol):
         """End the attempt until a signal arrives."""
         ...
 
+    def call(self, name: str, task: NewTask, /) -> TaskCall[Any]:
+        """Submit a task once, and end the attempt until it has ended."""
+        ...
+
 
 class StepStore(Protocol):
     """Reads and writes the steps of one attempt. Its coroutines run on one event loop."""
@@ -103,6 +119,15 @@ class StepStore(Protocol):
 
     async def receive(self, wait: StepWrite, timed_out: bool) -> StepWrite:
         """Take the signal that a wait is for, or store the wait; return it as it is stored."""
+        ...
+
+    async def call(self, call: StepWrite, task: NewTask, child: int | None) -> tuple[int, Any, bool]:
+        """Submit a child, unless it has an id, and read its end.
+
+        Returns:
+            Its id; its TaskResult, or None while it is live; and whether the steps of the task may contain its end:
+            they do not if only the child is encrypted.
+        """
         ...
 
     def transaction(self, write: Callable[[Any], StepWrite], /) -> "OwnTransaction":
@@ -130,6 +155,10 @@ class MemorySteps:
     def wait_for(self, name: str, _timeout: Delay | None, /) -> SignalWait:
         """Refuse: nothing can send a signal."""
         self._refuse(f"ctx.wait_for({name!r})")
+
+    def call(self, name: str, _task: NewTask, /) -> TaskCall[Any]:
+        """Refuse: no runner executes the child."""
+        self._refuse(f"ctx.call({name!r})")
 
     def _refuse(self, call: str) -> NoReturn:
         raise NoRunner(call=call)

@@ -201,19 +201,21 @@ class Cancelled:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """The task sleeps, waits for a signal, or retries one of its steps. The attempt does not count.
+    """The task sleeps, waits for a signal or for its children, or retries one of its steps. The attempt does not count.
 
     Args:
         delay: seconds until the next attempt at the latest.
         why: reason to show until then.
         failure: the failure of the step; None if no step failed.
         waits: True if a signal starts the next attempt earlier.
+        children: ids of the tasks whose ends start the next attempt.
     """
 
     delay: float
     why: str
     failure: Failure | None = None
     waits: bool = False
+    children: tuple[int, ...] = ()
 
 
 Outcome: TypeAlias = Done | Retry | Dead | Snooze | Suspended | Release | Interrupted | Outage | Cancelled

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 class StepKind(StrEnum):
     """The kinds of steps."""
 
-    CALL = "call"
+    FUNCTION = "function"
     """Runs a function once."""
+    CALL = "call"
+    """Submits a task once, its child, and ends the attempt until the child has ended."""
     SLEEP = "sleep"
     """Ends the attempt until a time."""
     WAIT = "wait"
@@ -22,12 +24,13 @@ class StoredStep(NamedTuple):
 
     Args:
         number: position among the steps of the handler's own asyncio task or thread, from 1; None elsewhere.
-        function: qualified name of the function; None without one.
+        function: qualified name of the function, or name of the handler of a child; None without one.
         attempt: number of the attempt that wrote it.
         failures: number of its failures so far.
         left: seconds until it is due; None without a time.
         done: True if it is done; its result is final then.
         result: JSON text; None while it is not done, for None, and for the end of a wait without a signal.
+        child: id of the task that a call has submitted; None without one.
     """
 
     name: str
@@ -39,6 +42,7 @@ class StoredStep(NamedTuple):
     left: float | None
     done: bool
     result: str | None
+    child: int | None = None
 
 
 class StepWrite(NamedTuple):

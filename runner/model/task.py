@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from runner.model.headers import read_headers, require_headers, write_headers
+
+R_co = TypeVar("R_co", covariant=True)
+"""The type of the result of a task."""
 
 
 class Described(StrEnum):
@@ -115,7 +118,8 @@ MOVES: dict[str, Move] = {
     "reblock": Move(
         (State.WAITING, State.CANCELLED),
         State.BLOCKED,
-        "An operator undid an unblock or the end of a blocked task, or the task before it in its order key failed.",
+        "An operator undid an unblock or the end of a blocked task, the task before it in its order key failed, or its "
+        "handler called a task.",
     ),
 }
 """Every legal transition by its verb. All code that changes a state takes the source and the target from here."""
@@ -343,6 +347,12 @@ class NewTask(NamedTuple):
         both = {**read_headers(self.headers), **headers}
         require_headers("headers", both)
         return self._replace(headers=write_headers(both))
+
+
+class PreparedTask(NewTask, Generic[R_co]):
+    """A task to submit whose handler returns R_co. Only type checkers know the difference."""
+
+    __slots__ = ()
 
 
 class SubmitResult(NamedTuple):

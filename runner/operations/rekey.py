@@ -32,14 +32,14 @@ class StoredColumn(NamedTuple):
         table: the name of the table in Tables.
         keys: the columns of its primary key after the id of the task.
         use: what its values are.
-        of_calls: True for the steps that call functions; those that wait have signals, which are plain.
+        of_steps: True for the steps with a function or a child; those that wait have signals, which are plain.
     """
 
     table: str
     keys: tuple[str, ...]
     name: str
     use: Use
-    of_calls: bool = False
+    of_steps: bool = False
 
 
 COLUMNS = (
@@ -52,8 +52,8 @@ COLUMNS = (
     StoredColumn("attempt", ("fence",), "traceback", "text"),
     StoredColumn("checkpoint", ("number",), "state", "checkpoint"),
     StoredColumn("log", ("fence", "number"), "line", "text"),
-    StoredColumn("step", ("name",), "result", "checkpoint", of_calls=True),
-    StoredColumn("step", ("name",), "error", "text", of_calls=True),
+    StoredColumn("step", ("name",), "result", "checkpoint", of_steps=True),
+    StoredColumn("step", ("name",), "error", "text", of_steps=True),
 )
 
 
@@ -193,8 +193,8 @@ async def _read(tx: Transaction, ids: Sequence[int], keyring: Keyring) -> dict[i
         task_id = table.c.task_id if column.keys else table.c.id
         value = sa.cast(table.c[column.name], sa.Text)
         statement = sa.select(task_id, value, *(table.c[name] for name in column.keys)).where(value.is_not(None))
-        if column.of_calls:
-            statement = statement.where(table.c.kind == StepKind.CALL.value)
+        if column.of_steps:
+            statement = statement.where(table.c.kind.in_((StepKind.FUNCTION.value, StepKind.CALL.value)))
         for id, text, *keys in await tx.rows(statement.where(tx.dialect.one_of(task_id, ids))):
             if id in tasks:
                 tasks[id].values[column, tuple(keys)] = as_text(text)

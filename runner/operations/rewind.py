@@ -1,16 +1,18 @@
 """rewind: let a task continue from an earlier checkpoint, or from an earlier step."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
+from runner.model.task import State
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor, Result, Skipped, Target
 from runner.operations.targets import LockedTask, change, lock_targets
 from runner.operations.written_rows import write_rows
+from runner.store.dependencies.resolve import unblock_dependents
 
 
 async def rewind(tx: Transaction, targets: Iterable[Target], number: int, by: Actor) -> Result:
@@ -70,7 +72,8 @@ FORGET = "forget_steps"
 async def forget_steps(tx: Transaction, targets: Iterable[Target], name: str, by: Actor) -> Result:
     """Forget a step and those that were written after it: the next attempts run them again.
 
-    A signal that a forgotten wait has received stays received.
+    A signal that a forgotten wait has received stays received. A child of a forgotten call continues, and the call
+    submits another one.
 
     Args:
         targets: the tasks, with the versions that the operator saw. A running task is skipped, because its handler
@@ -92,12 +95,23 @@ async def forget_steps(tx: Transaction, targets: Iterable[Target], name: str, by
         later = [row.name for row in rows if _is_later(row, first.at, least)]
         gone = own & tx.dialect.one_of(table.c.name, later)
         await write_rows(tx, sa.delete(table).where(gone).returning(table.c.name), len(later))
+        await _forget_children(tx, task, later)
         if not task.state.final:
             await change(tx, [task.id])
         entries.append(AuditEntry(FORGET, {"steps": ", ".join(sorted(later))}, {}, task.id))
         result.changed.append(task.id)
     await record(tx, by, entries)
     return result
+
+
+async def _forget_children(tx: Transaction, task: LockedTask, steps: Sequence[str]) -> None:
+    """Let a task call other children. Those that it has called continue."""
+    dependency = tx.tables.dependency
+    called = (dependency.c.task_id == task.id) & tx.dialect.one_of(dependency.c.step, steps)
+    is_open_ = dependency.c.satisfied_at.is_(None).label("open")
+    rows = await tx.rows(sa.delete(dependency).where(called).returning(dependency.c.id, is_open_))
+    if task.state is State.BLOCKED and any(row.open for row in rows):
+        await unblock_dependents(tx, {task.id: sum(bool(row.open) for row in rows)})
 
 
 def _is_later(row: Any, at: datetime, number: int | None) -> bool:

@@ -22,6 +22,7 @@ from runner.model.text_limits import ERROR_LIMIT, to_storable
 from runner.policy.attempt_verdict import AttemptState, Verdict, judge
 from runner.policy.breaker import Effect
 from runner.store.attempts import LOCK_LIMIT, FailedAttempt, record, started_at_column
+from runner.store.calls import block_callers
 from runner.store.history import (
     UNASSIGNED,
     FinishedTask,
@@ -222,14 +223,15 @@ async def _written(tx: Transaction, holder: int, items: Sequence[Settlement]) ->
     """Find the settlements that this runner has written before, with their moves.
 
     A finished task keeps the runner and the fence of its last attempt, and a failed attempt has a row with both. A task
-    that waits without either, with the fence of the run, was snoozed or released: only a settle leaves the fence. A
-    success never leaves a failed attempt: then another settle of the run was faster, and this one is fenced.
+    that waits, or that its children block, without either, with the fence of the run, was snoozed or released: only a
+    settle leaves the fence. A success never leaves a failed attempt: then another settle of the run was faster, and
+    this one is fenced.
     """
     tables, ids = tx.tables, [item.id for item in items]
     history, attempt, task = tables.history.c, tables.attempt.c, tables.task.c
     condition = tx.dialect.one_of(history.id, ids) & (history.runner_id == holder)
     failed = tx.dialect.one_of(attempt.task_id, ids) & (attempt.runner_id == holder) & (attempt.error_type != LOST.type)
-    waits = tx.dialect.one_of(task.id, ids) & is_state(task.state, State.WAITING) & task.runner_id.is_(None)
+    waits = tx.dialect.one_of(task.id, ids) & is_state(task.state, *RETURNED) & task.runner_id.is_(None)
     statement = sa.union_all(
         sa.select(history.id, history.fence, history.state).where(condition),
         sa.select(attempt.task_id, attempt.fence, attempt.verb).where(failed),
@@ -237,7 +239,7 @@ async def _written(tx: Transaction, holder: int, items: Sequence[Settlement]) ->
     )
     moves: dict[tuple[int, int], str] = {}
     for task_id, fence, move in await tx.rows(statement):
-        if move != State.WAITING or (task_id, fence) not in moves:
+        if move not in RETURNED or (task_id, fence) not in moves:
             moves[task_id, fence] = move
     verbs = {item.id: _verb(item, moves.get((item.id, item.fence))) for item in items}
     return {task_id: verb for task_id, verb in verbs.items() if verb is not None}
@@ -253,11 +255,14 @@ async def _deleted(tx: Transaction, items: list[Settlement]) -> set[int]:
 
 def _verb(item: Settlement, move: str | None) -> str | None:
     """The move of a settlement, from the state or the verb that it left; None if it left none."""
-    if move == State.WAITING:
+    if move in RETURNED:
         return RETURNS.get(type(item.outcome))
     verb = None if move is None else FINAL_VERBS.get(move, move)
     return None if isinstance(item.outcome, Done) and verb != "succeed" else verb
 
+
+RETURNED = (State.WAITING, State.BLOCKED)
+"""The states of a task after an attempt that did not end it."""
 
 RETURNS: dict[type, str] = {Snooze: "snooze", Suspended: "snooze", Release: "release", Cancelled: "release"}
 """The moves that leave a task waiting without a record of the attempt."""
@@ -387,9 +392,9 @@ async def _requeue(tx: Transaction, items: list[tuple[Settlement, RunningTask, V
     parameters = tx.dialect.row_parameters("back", REQUEUE_COLUMNS, rows)
     changed = await tx.run(_requeue_statement(tx.tables, tx.driver), parameters)
     require_all(len(rows), len(changed))
-    await start_signalled(
-        tx, [item.id for item, *_ in items if isinstance(item.outcome, Suspended) and item.outcome.waits]
-    )
+    suspended = [(item.id, item.outcome) for item, *_ in items if isinstance(item.outcome, Suspended)]
+    await block_callers(tx, {id: outcome.children for id, outcome in suspended if outcome.children})
+    await start_signalled(tx, [id for id, outcome in suspended if outcome.waits])
 
 
 @lru_cache

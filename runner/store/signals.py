@@ -12,14 +12,15 @@ import sqlalchemy as sa
 from runner.db.dialects import DIALECTS
 from runner.db.errors import locks_refused
 from runner.db.needs import Needs, needs
-from runner.db.schema import Tables, is_state
+from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import db_now, instant_from_text, next_version
 from runner.model.step import StepWrite
-from runner.model.task import State
+from runner.model.task import MOVES, State
 from runner.policy.selection import among
 from runner.store.attempts import LOCK_LIMIT
+from runner.store.dependencies.parents import is_calling
 from runner.store.notes import has_fence
 from runner.store.steps import StepOwner, saving
 
@@ -153,11 +154,17 @@ def _start(tables: Tables, driver: sa.Dialect) -> Prepared:
 
 
 def starting(tables: Tables, chosen: sa.ColumnElement[bool]) -> sa.Update:
-    """The statement that makes those of the chosen tasks due that wait for a signal which has arrived."""
+    """The statement that makes those of the chosen tasks due that wait for a signal which has arrived.
+
+    A task that waits for a signal and for children at the same time is blocked by these alone. It starts, and waits for
+    them again.
+    """
     task, step, signal = tables.task, tables.step.c, tables.signal.c
     waits = (step.task_id == task.c.id) & step.done_at.is_(None) & step.signal.is_not(None)
     has_arrived = (signal.task_id == task.c.id) & (signal.name == step.signal) & signal.received_at.is_(None)
     found = sa.exists(sa.select(signal.id).where(waits, has_arrived))
     sleeping = is_state(task.c.state, State.WAITING) & (task.c.run_at > db_now())
+    calling = is_state(task.c.state, State.BLOCKED) & is_calling(tables, task.c.id)
     values: dict[str, Any] = {"run_at": db_now(), "version": next_version(task.c.version)}
-    return sa.update(task).where(chosen, sleeping, found).values(values).returning(task.c.id)
+    values |= {"state": state_literal(MOVES["unblock"].target), "blocked_by": sa.literal_column("0")}
+    return sa.update(task).where(chosen, sleeping | calling, found).values(values).returning(task.c.id)

@@ -37,15 +37,17 @@ class StepOwner(NamedTuple):
 async def load_steps(tx: Transaction, task_id: int) -> list[StoredStep]:
     """Read the steps of a task."""
     rows = await tx.run(_load(tx.tables, tx.driver), {"task_id": task_id})
-    return [StoredStep._make((*row[:7], bool(row[7]), row[8])) for row in rows]
+    return [StoredStep._make((*row[:7], bool(row[7]), *row[8:])) for row in rows]
 
 
 @lru_cache
 def _load(tables: Tables, driver: sa.Dialect) -> Prepared:
     step = tables.step.c
     columns = (step.name, step.kind, step.number, step.function, step.attempt, step.failures)
-    left = seconds_until(step.due_at)
-    statement = sa.select(*columns, left, step.done_at.is_not(None), sa.cast(step.result, sa.Text))
+    left, child = seconds_until(step.due_at), tables.dependency.c
+    called = (child.task_id == step.task_id) & (child.step == step.name)
+    statement = sa.select(*columns, left, step.done_at.is_not(None), sa.cast(step.result, sa.Text), child.parent_id)
+    statement = statement.select_from(tables.step.outerjoin(tables.dependency, called))
     return Prepared(statement.where(step.task_id == sa.bindparam("task_id", type_=sa.BigInteger)), driver)
 
 
@@ -116,7 +118,7 @@ def _insertion(tables: Tables, driver: sa.Dialect, *, waits: bool) -> Prepared:
     insert = dialect.insert(table).from_select(["task_id", "fence", *columns], locked)
     new = {name: insert.excluded[name] for name in ("fence", *columns) if name != "name"}
     new["due_at"] = sa.case(
-        (table.c.kind == sa.literal_column(f"'{StepKind.CALL}'"), new["due_at"]), else_=table.c.due_at
+        (table.c.kind == sa.literal_column(f"'{StepKind.FUNCTION}'"), new["due_at"]), else_=table.c.due_at
     )
     statement = insert.on_conflict_do_update(
         index_elements=table.primary_key,

@@ -11,6 +11,7 @@ from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.errors import InvalidTask
 from runner.model.task import BatchMember, NewTask, NewWorkflow, State
 from runner.model.task_batch import TaskBatch
+from runner.store.dependencies.parents import is_of_submit
 
 
 def insert_workflow(frame: Frame, tasks: Sequence[NewTask]) -> Steps[tuple[Sequence[NewTask], int]]:
@@ -86,12 +87,16 @@ def _refuse_cycle(frame: Frame, parent: int, tasks: Sequence[NewTask]) -> Steps[
         {int(each.parent) for task in tasks for each in task.after or () if isinstance(each.parent, int)} - {parent}
     )
     if named:
-        found = yield Step(
-            _below(frame.tables, frame.driver), frame.dialect.parameters("named", {"id": named}) | {"parent": parent}
-        )
+        found = yield from tasks_below(frame, parent, named)
         if found:
-            why = f"task {found[0][0]} waits for task {parent}, and then for the new tasks too: they cannot wait for it"
-            raise InvalidTask(field="after", value=found[0][0], why=why)
+            why = f"task {found[0]} waits for task {parent}, and then for the new tasks too: they cannot wait for it"
+            raise InvalidTask(field="after", value=found[0], why=why)
+
+
+def tasks_below(frame: Frame, parent: int, ids: Sequence[int]) -> Steps[list[int]]:
+    """Return the tasks among some that depend on a task, directly or through others."""
+    parameters = frame.dialect.parameters("named", {"id": ids}) | {"parent": parent}
+    return [row[0] for row in (yield Step(_below(frame.tables, frame.driver), parameters))]
 
 
 @lru_cache
@@ -109,7 +114,7 @@ def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared, Pr
         (dependency.c.parent_id == parent)
         & dependency.c.parent_key.is_(None)
         & is_open(dependency.c)
-        & ~dependency.c.in_order
+        & is_of_submit(dependency.c)
     )
     ids = sa.select(dependency.c.task_id).where(waits)
     blocked = task.c.id.in_(ids) & is_state(task.c.state, State.BLOCKED)

@@ -17,6 +17,7 @@ from runner.db.types import EARLIEST, Instant, db_later
 from runner.engine.claiming.claimer import handler_defaults
 from runner.engine.events import Events
 from runner.engine.executing.attempt_outcome import AttemptLimits, done
+from runner.engine.executing.child_calls import ChildCalls
 from runner.engine.executing.executor import Executor
 from runner.engine.executing.handler_context import StoredParentResults, completing_transaction
 from runner.engine.executing.notes import NotesWriter
@@ -231,6 +232,7 @@ class Drain:
     async def _executor(self, runner_id: int) -> AsyncIterator[Executor]:
         limits, keyring = AttemptLimits.of(self.settings), Keyring(self.settings)
         notes = NotesWriter(self.database, self.settings, lambda: runner_id, StuckRows(), Events())
+        calls = ChildCalls(self.database, self.settings, keyring, lambda: None)
         executor = Executor(
             1,
             limits,
@@ -242,7 +244,7 @@ class Drain:
             Middleware(self._around, self._resources.values),
             notes.begin,
             sealing=Sealing(keyring),
-            steps=lambda running: StoredSteps(running, notes),
+            steps=lambda running: StoredSteps(running, notes, calls),
         )
         try:
             yield executor

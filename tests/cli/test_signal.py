@@ -57,7 +57,7 @@ def test_a_signal_continues_the_tasks_of_a_key(cli: Call, shop: Shop) -> None:
     assert "It waits for signal approved (step approved)." in cli("why", tasks[0]).out
     steps = cli("show", tasks[0], "--json").document["steps"]
     assert [(step["name"], step["kind"], bool(step["done_at"])) for step in steps] == [
-        ("charge", "call", True),
+        ("charge", "function", True),
         ("approved", "wait", False),
     ]
     assert cli("signal", "key:order-17", "approved", "{", "--yes", 2).code == Exit.BAD_INPUT

@@ -60,8 +60,8 @@ async def test_a_step_runs_once_and_later_attempts_use_its_result(harness: Harne
     assert receipts == [Receipt(17, 500)] * 3
     stored = await steps(harness, task)
     assert [(step.name, step.kind, step.number, step.attempt) for step in stored] == [
-        ("charge", "call", 1, 1),
-        ("ship", "call", 2, 3),
+        ("charge", "function", 1, 1),
+        ("ship", "function", 2, 3),
     ]
     assert all(step.done_at for step in stored)
     assert stored[0].function.endswith("charge")

@@ -41,7 +41,7 @@ async def add_dead(database: Database, id: int) -> None:
     row = {"task_id": id, "number": 1, "fence": 1, "attempt": 1}
     async with database.writing() as tx:
         await tx.execute(sa.insert(tx.tables.checkpoint).values(**row, state=sealed("checkpoint", json)))
-        step = {"name": "bank", "kind": "call", "signal": None, "result": sealed("checkpoint", json)}
+        step = {"name": "bank", "kind": "function", "signal": None, "result": sealed("checkpoint", json)}
         waits = {"name": "paid", "kind": "wait", "signal": "paid", "result": '{"payload": 1}'}
         fence = {"task_id": id, "fence": 1, "attempt": 1}
         await tx.execute(sa.insert(tx.tables.step), [fence | step, fence | waits])

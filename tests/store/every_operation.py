@@ -185,7 +185,7 @@ async def arrange(database: Database) -> None:
     async with database.writing() as tx:
         both = [{"task_id": LATER, "number": n, "fence": 0, "attempt": 1, "state": "{}"} for n in (1, 2)]
         await tx.execute(sa.insert(tx.tables.checkpoint), both)
-        step = {"task_id": LATER, "name": "charge", "kind": "call", "number": 1, "fence": 1, "attempt": 1}
+        step = {"task_id": LATER, "name": "charge", "kind": "function", "number": 1, "fence": 1, "attempt": 1}
         await tx.execute(sa.insert(tx.tables.step), step)
 
 

@@ -137,7 +137,7 @@ async def _settle(statements: Statements, runner: Runner) -> None:
     await statements.of("settle_outcomes", settle, runner.id, outcomes)
     waits = (await runner.claim(1))[0]
     owner = StepOwner(waits.id, waits.fence, 1, runner.id)
-    await statements.of("save_step", save_step, owner, StepWrite("charge", "call", 1, done=True, result="7"))
+    await statements.of("save_step", save_step, owner, StepWrite("charge", "function", 1, done=True, result="7"))
     await statements.of("load_steps", load_steps, waits.id)
     await statements.of(
         "receive_nothing", partial(receive, timed_out=False), owner, StepWrite("go", "wait", 2, signal="go")

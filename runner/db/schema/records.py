@@ -121,6 +121,8 @@ def dependency() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("on_failure", sa.Text, nullable=False, server_default="wait"),
         # True if the parent is the predecessor of the task in its order key.
         sa.Column("in_order", sa.Boolean, nullable=False, server_default=sa.false()),
+        # The step of the task that called the parent, which is its child then; null for a parent of its submit.
+        sa.Column("step", Name),
         # The parent's last known final state, or GONE; null before. An open row has one if the parent is dead, because
         # it may be retried.
         sa.Column("parent_state", sa.Text),
@@ -161,13 +163,14 @@ def checkpoint() -> list[sa.Column[Any]]:
 
 
 def step() -> list[sa.Column[Any] | sa.CheckConstraint]:
-    """Steps, sleeps and waits of tasks: later attempts use their results."""
+    """Steps, calls, sleeps and waits of tasks: later attempts use their results."""
     return [
         sa.Column("task_id", BigId, primary_key=True, autoincrement=False),
         sa.Column("name", Name, primary_key=True),
         sa.Column("kind", sa.Text, nullable=False),
         # Position among the steps of the handler's own asyncio task or thread; null elsewhere.
         sa.Column("number", sa.Integer),
+        # The name of the function, or of the handler of a child.
         sa.Column("function", sa.Text),
         # The name of the signal that a wait is for.
         sa.Column("signal", Name),
@@ -175,7 +178,7 @@ def step() -> list[sa.Column[Any] | sa.CheckConstraint]:
         sa.Column("attempt", sa.Integer, nullable=False),
         sa.Column("failures", sa.Integer, nullable=False, server_default="0"),
         sa.Column("error", sa.Text),
-        # The end of a sleep, the timeout of a wait, or the next try of a failed call.
+        # The end of a sleep, the timeout of a wait, or the next try of a failed function.
         sa.Column("due_at", Instant),
         sa.Column("at", Instant, nullable=False, server_default=db_now()),
         sa.Column("done_at", Instant),

@@ -1,4 +1,4 @@
-"""DurableSteps: the steps, sleeps and waits of one attempt, which use the results of earlier attempts."""
+"""DurableSteps: the steps, calls, sleeps and waits of one attempt, which use the results of earlier attempts."""
 
 import asyncio
 import contextvars
@@ -8,21 +8,24 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from random import random
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from runner.client.results import value_of
 from runner.engine.executing.attempt_outcome import failure_of, json_text
-from runner.errors import InvalidRetryPlan, InvalidStep, StepsChanged, StoreError
+from runner.errors import InvalidRetryPlan, InvalidStep, StepsChanged, StoreError, TaskCancelled, TaskFailed
 from runner.handlers.signature import Returned
-from runner.handlers.steps import Ended, StepCall, StepStore, Suspension
+from runner.handlers.steps import Ended, StepCall, StepStore, Suspension, TaskCall
 from runner.model.duration import LONGEST_SECONDS, format_duration, parse_duration
 from runner.model.outcome import Delay, Failure, HandlerOutcome, Suspended
 from runner.model.step import Signal, StepKind, StepWrite, StoredStep
-from runner.model.task import Claimed
+from runner.model.task import Claimed, NewTask, State
 from runner.model.text_limits import LONGEST_NAME
 from runner.policy.retry import Stages, parse_plan
+from runner.queries.task.results import TaskResult
 from runner.text.redact import hide, secrets
 from runner.text.sanitize import one_line
 
@@ -81,13 +84,16 @@ class DurableSteps:
         self._none_running = asyncio.Event()
         self._none_running.set()
         self._pauses: list[Suspended] = []
+        self._failed: list[StepWrite] = []
+        """Calls whose children have failed. They are done as soon as the handler goes on to another step: it has caught
+        the error. Otherwise the next attempt looks for the child again, which may have been retried."""
 
     # The calls of a Context
 
     def step(self, given: StepCall) -> Any:
         """Run a function once, and return its stored result in later attempts."""
         plan = StepPlan(self._task, given.name, given.retry)
-        run = _Run(self._begin(given.name, StepKind.CALL, given.function), given, plan, self._text)
+        run = _Run(self._begin(given.name, StepKind.FUNCTION, given.function), given, plan, self._text)
         return self._on_loop(run) if _on_loop() else self._in_thread(run)
 
     def sleep(self, delay: Delay, name: str | None) -> Awaitable[None]:
@@ -103,6 +109,14 @@ class DurableSteps:
         seconds = None if timeout is None else parse_duration(timeout).total_seconds()
         call = self._begin(self._numbered(name), StepKind.WAIT)
         waiting: SignalWait = self._waiting(lambda: self._wait(call, name, seconds))
+        return waiting
+
+    def call(self, name: str, task: NewTask) -> TaskCall[Any]:
+        """Submit a task once, and end the attempt until it has ended."""
+        if not isinstance(task, NewTask):
+            self._refuse(str(name), f"pass a task made with handler.new(...), not {type(task).__qualname__}")
+        call = self._begin(name, StepKind.CALL)._replace(function=task.handler)
+        waiting: TaskCall[Any] = self._waiting(lambda: self._call(call, NewTask._make(task)))
         return waiting
 
     # What each of them does
@@ -168,11 +182,31 @@ class DurableSteps:
         left = seconds
         if stored is not None:
             left = None if stored.left is None else stored.left - (time.monotonic() - self._loaded_at)
-        step = await self._store.receive(call.write(signal=signal, due_in=seconds), left is not None and left <= 0)
+        with self._busy():
+            step = await self._store.receive(call.write(signal=signal, due_in=seconds), left is not None and left <= 0)
         if not step.done:
             pause = LONGEST_PAUSE if left is None else min(max(left, SHORTEST_PAUSE), LONGEST_PAUSE)
             await self._suspend(Suspended(pause, why, waits=True))
         return step.result
+
+    async def _call(self, call: _Call, task: NewTask) -> Any:
+        stored = await self._find(call)
+        if stored is not None and stored.done:
+            return value_of(_stored_end(stored, task.handler))
+        with self._busy():
+            child, end, may_keep = await self._store.call(call.write(), task, stored and stored.child)
+        if end is None:
+            why = f"waits for task {child}, {one_line(task.handler)}"
+            await self._suspend(Suspended(LONGEST_PAUSE, why, children=(child,)))
+        try:
+            value = value_of(end)
+        except (TaskFailed, TaskCancelled) as error:
+            if may_keep:
+                self._failed.append(call.write(done=True, failures=1, error=end.error, result=_failure_text(error)))
+            raise
+        if may_keep:
+            await self._store.save(call.write(done=True, result=end.result))
+        return value
 
     def _waiting(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Begin a sleep or a wait: awaited in an async handler, blocking in a plain function."""
@@ -187,7 +221,7 @@ class DurableSteps:
             InvalidStep: its name is not valid or used before, or it is inside of another step.
         """
         if self._pauses:
-            raise Suspension(self._pauses[0])
+            self._raise_suspension(self._pauses[0])
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
             self._refuse(str(name)[:LONGEST_NAME], f"a name has 1 to {LONGEST_NAME} printable characters")
         if outer := _IN_STEP.get():
@@ -213,6 +247,8 @@ class DurableSteps:
         Raises:
             StepsChanged: an earlier attempt had another step in its place.
         """
+        while self._failed:
+            await self._store.save(self._failed.pop())
         if self._stored is None:
             if self._loading is None:
                 self._loading = asyncio.ensure_future(self._load())
@@ -250,6 +286,15 @@ class DurableSteps:
     def _inside(self, call: _Call) -> "Iterator[None]":
         """Run the function of a step: a sleep elsewhere in the handler ends the attempt after it."""
         token = _IN_STEP.set(call.name)
+        try:
+            with self._busy():
+                yield
+        finally:
+            _IN_STEP.reset(token)
+
+    @contextmanager
+    def _busy(self) -> "Iterator[None]":
+        """Let a suspension wait for the end of the block."""
         self._running += 1
         self._none_running.clear()
         try:
@@ -258,11 +303,11 @@ class DurableSteps:
             self._running -= 1
             if not self._running:
                 self._none_running.set()
-            _IN_STEP.reset(token)
 
     async def _suspend(self, pause: Suspended) -> NoReturn:
         """End the attempt when the functions of other steps have ended."""
         self._pauses.append(pause)
+        await asyncio.sleep(0)  # the others of a gather may not have begun
         await self._none_running.wait()
         self._raise_suspension(pause)
 
@@ -270,7 +315,9 @@ class DurableSteps:
         if pause not in self._pauses:
             self._pauses.append(pause)
         self._pauses.sort(key=lambda each: each.delay)
-        raise Suspension(self._pauses[0])
+        children = tuple(sorted({child for each in self._pauses for child in each.children}))
+        waits = any(each.waits for each in self._pauses)
+        raise Suspension(replace(self._pauses[0], waits=waits, children=children))
 
     def _text(self, call: _Call, value: Any) -> str:
         try:
@@ -286,8 +333,26 @@ class DurableSteps:
             self._refuse(call.name, f"its stored result does not match {_name_of(function)}: {error}")
 
 
+def _failure_text(error: TaskFailed | TaskCancelled) -> str:
+    """The failure of a child as JSON text, without its traceback."""
+    dead = isinstance(error, TaskFailed)
+    names = ("reason", "attempts", "error_type", "message") if dead else ("reason",)
+    values = {name: error.fields[name] for name in names}
+    return json.dumps({"state": State.DEAD if dead else State.CANCELLED, **values})
+
+
+def _stored_end(step: StoredStep, handler: str) -> TaskResult:
+    """The end of a child, from the step of its call."""
+    if not step.failures:
+        return TaskResult(step.child or 0, handler, State.SUCCEEDED, 0, step.result, None)
+    values = json.loads(step.result or "{}")
+    failure = values.get("error_type", ""), values.get("message", "")
+    attempts = values.get("attempts", 0)
+    return TaskResult(step.child or 0, handler, State(values["state"]), attempts, None, values["reason"], *failure)
+
+
 class _Waiting:
-    """A sleep or a wait of an async handler."""
+    """A sleep, a wait or a call of an async handler."""
 
     def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
         self._work = work

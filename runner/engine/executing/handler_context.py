@@ -41,6 +41,7 @@ from runner.model.headers import read_headers
 from runner.model.outcome import Done
 from runner.queries.task.results import TaskResult, endings
 from runner.store.complete import complete_steps
+from runner.store.dependencies.parents import is_of_submit
 from runner.store.history import FinishedTask
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ async def _parent_ids(tx: Transaction, task_id: int) -> list[int | None]:
     dependency = tx.tables.dependency.c
     statement = (
         sa.select(dependency.parent_id)
-        .where(dependency.task_id == task_id, ~dependency.in_order)
+        .where(dependency.task_id == task_id, is_of_submit(dependency))
         .order_by(dependency.id)
     )
     return [row.parent_id for row in await tx.rows(statement)]
@@ -118,7 +119,7 @@ async def _parent_headers(tx: Transaction, task_id: int, limit: int) -> list[Map
     dependency = tx.tables.dependency.c
     parts = [
         sa.select(dependency.id.label("position"), parent.c.headers).where(
-            dependency.task_id == task_id, dependency.parent_id == parent.c.id, ~dependency.in_order
+            dependency.task_id == task_id, dependency.parent_id == parent.c.id, is_of_submit(dependency)
         )
         for parent in (tx.tables.history, tx.tables.task)
     ]

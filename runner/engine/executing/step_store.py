@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.db.errors import row_fault
+from runner.engine.executing.child_calls import ChildCalls
 from runner.engine.executing.handler_context import HandlerTransaction
 from runner.engine.executing.notes import NotesWriter
 from runner.engine.executing.outages import note_outage
@@ -14,7 +15,9 @@ from runner.errors import DatabaseUnavailable, FencedOut, RowLocked
 from runner.handlers.keyring import Vault
 from runner.handlers.own_transaction import OwnTransaction
 from runner.model.step import StepKind, StepWrite, StoredStep
+from runner.model.task import NewTask
 from runner.model.text_limits import ERROR_LIMIT
+from runner.queries.task.results import TaskResult
 from runner.store.signals import receive
 from runner.store.steps import StepOwner, load_steps, save_step, saving
 
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+SEALED = (StepKind.FUNCTION, StepKind.CALL)
+"""The kinds of steps whose results are encrypted."""
+
 
 class StoredSteps:
     """The steps of one attempt in the database.
@@ -30,10 +36,12 @@ class StoredSteps:
     Args:
         running: the attempt.
         writer: writes the notes of the same runner, from the same event loop.
+        calls: submits the children of the same runner.
     """
 
-    def __init__(self, running: Running, writer: NotesWriter) -> None:
+    def __init__(self, running: Running, writer: NotesWriter, calls: ChildCalls) -> None:
         self._running, self._writer, self._database = running, writer, writer.database
+        self._calls = calls
         self._progressed = True
 
     async def load(self) -> list[StoredStep]:
@@ -60,6 +68,16 @@ class StoredSteps:
         if not held:
             raise self._fenced_out()
         return stored
+
+    async def call(self, call: StepWrite, task: NewTask, child: int | None) -> tuple[int, TaskResult | None, bool]:
+        """Submit a child, unless it has an id, and read its end."""
+        if child is None:
+            child = await self._when_free(lambda: self._calls.submit(self._owner(done=False), call, task))
+        if child is None:
+            raise self._fenced_out()
+        id = child
+        end, sealed = await self._noted(lambda: self._calls.end(id))
+        return id, end, not sealed or self._running.vault is not None
 
     def transaction(self, write: Callable[[Any], StepWrite], /) -> OwnTransaction:
         """Open a transaction whose commit stores a step; `write` makes it of the transaction's `result`."""
@@ -112,14 +130,14 @@ class StoredSteps:
 
 
 def _sealed(vault: Vault | None, step: StepWrite) -> StepWrite:
-    """Encrypt the result and the failure of a call; signals are not encrypted."""
-    if vault is None or step.kind != StepKind.CALL:
+    """Encrypt the result and the failure of a function or a call; signals are not encrypted."""
+    if vault is None or step.kind not in SEALED:
         return step
     result = None if step.result is None else vault.seal("checkpoint", step.result)
     return step._replace(result=result, error=step.error and seal_text(vault, step.error, ERROR_LIMIT))
 
 
 def _opened(vault: Vault, step: StoredStep) -> StoredStep:
-    if step.result is None or step.kind != StepKind.CALL:
+    if step.result is None or step.kind not in SEALED:
         return step
     return step._replace(result=vault.open("checkpoint", step.result))

@@ -82,7 +82,7 @@ class AttemptInbox:
                 notes.keep(json.loads(values[0]))
             case "outcome":
                 running.decision, running.error = values[0], error_of(values[1])
-            case "save" | "parents" | "load_steps" | "save_step" | "receive":
+            case "save" | "parents" | "load_steps" | "save_step" | "receive" | "call":
                 self._request = asyncio.ensure_future(self._reply(running, kind, *values))
 
     async def _reply(self, running: Running, kind: str, number: int, *values: Any) -> None:
@@ -91,7 +91,7 @@ class AttemptInbox:
         try:
             if kind == "parents" and self._parents is not None:
                 value = await self._parents(running).read()
-            elif kind in ("load_steps", "save_step", "receive"):
+            elif kind in ("load_steps", "save_step", "receive", "call"):
                 value = await self._ask_steps(running, kind, *values)
             elif running.notes is not None:
                 await running.notes.save(json.loads(values[0]))
@@ -110,5 +110,7 @@ class AttemptInbox:
                 return [tuple(step) for step in await store.load()]
             case "save_step", (write,):
                 return await store.save(StepWrite(*write))
+            case "call", (call, task, child):
+                return await store.call(StepWrite(*call), task, child)
             case _, (wait, timed_out):
                 return tuple(await store.receive(StepWrite(*wait), timed_out))

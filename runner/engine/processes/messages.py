@@ -18,7 +18,7 @@ import struct
 import sys
 import threading
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, NamedTuple, Protocol
 
 from runner.engine.executing.attempt_outcome import failure_of
@@ -39,7 +39,7 @@ from runner.model.outcome import (
     Snooze,
     Suspended,
 )
-from runner.model.task import Claimed
+from runner.model.task import Claimed, DependsOn, NewTask, OnDuplicate, OrderKey, Scope, UniqueKey
 from runner.settings import Settings
 from runner.text.sanitize import error_text
 
@@ -259,7 +259,8 @@ class UnreadableMessage(Exception):
 
 READABLE = (
     *(Done, Retry, Dead, Snooze, Suspended, Release, Interrupted, Outage, Cancelled, Failure),
-    *(ProcessEnd, RemoteError, timedelta),
+    *(ProcessEnd, RemoteError, timedelta, datetime, timezone),
+    *(NewTask, UniqueKey, Scope, OnDuplicate, OrderKey, DependsOn),
 )
 """The classes in the messages of a worker."""
 
@@ -282,6 +283,16 @@ def read_message(data: bytes) -> tuple[Any, ...]:
     """
     message: tuple[Any, ...] = _MessageReader(io.BytesIO(data)).load()
     return message
+
+
+def crossing(task: NewTask) -> NewTask:
+    """Return a task whose texts are plain ones, to send it to the runner."""
+    values = {name: plain(value) if isinstance(value, str) else value for name, value in task._asdict().items()}
+    if task.run_at is not None:
+        values["run_at"] = task.run_at.astimezone(UTC)
+    if task.expires_at is not None:
+        values["expires_at"] = task.expires_at.astimezone(UTC)
+    return NewTask(**values)
 
 
 def plain_outcome(outcome: Outcome) -> Outcome:

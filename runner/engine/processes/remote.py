@@ -8,11 +8,12 @@ from concurrent.futures import Future
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from runner.engine.executing.attempt_outcome import checkpoint_text
-from runner.engine.processes.messages import Channel, ProcessCall, plain
+from runner.engine.processes.messages import Channel, ProcessCall, crossing, plain
 from runner.errors import DatabaseUnavailable, NoRunner, TransactionInProcess
 from runner.handlers.context import require_progress
 from runner.logs import TaskFilter, payload_secrets
 from runner.model.step import StepWrite, StoredStep
+from runner.model.task import NewTask
 from runner.text.redact import hide
 
 PART = "part"
@@ -176,6 +177,11 @@ class RemoteSteps:
     async def receive(self, wait: StepWrite, timed_out: bool) -> StepWrite:
         """Take the signal that a wait is for, or store the wait; return it as it is stored."""
         return StepWrite(*await self._requests.ask("receive", plain(list(wait)), timed_out))
+
+    async def call(self, call: StepWrite, task: NewTask, child: int | None) -> tuple[int, Any, bool]:
+        """Submit a child, unless it has an id, and read its end."""
+        id, end, may_keep = await self._requests.ask("call", plain(list(call)), crossing(task), child)
+        return id, end, may_keep
 
     def transaction(self, _write: Callable[[Any], StepWrite], /) -> NoReturn:
         """Refuse: only the runner has the database of the task."""

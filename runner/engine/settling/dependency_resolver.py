@@ -13,6 +13,7 @@ from runner.db.halves import write_in_halves
 from runner.engine.events import AttemptsEnded, Events, TasksCancelled, TasksRescued, TasksSubmitted
 from runner.engine.stuck_rows import StuckRows, set_locked_apart
 from runner.errors import DatabaseUnavailable, StoreError
+from runner.model.outcome import Suspended
 from runner.model.task import MOVES, Claimed
 from runner.policy.polling import Pace
 from runner.store.dependencies.followers import has_followers, release_followers
@@ -35,6 +36,9 @@ log = logging.getLogger("runner.dependency_resolver")
 
 FINAL = frozenset(verb for verb, move in MOVES.items() if move.target.final)
 """The moves to a final state."""
+
+PAUSES = ("snooze", "retry")
+"""The moves of a task that waits for its children."""
 
 CHECK_INTERVAL = 0.05
 """Seconds between two checks for open dependencies while there are none."""
@@ -77,6 +81,8 @@ class DependencyResolver:
         self._notify = notify
         self._events = events
         self._parents: list[FinishedParent | Claimed] = []
+        self._children: list[FinishedParent] = []
+        """Children of tasks that wait for them since the last round, and that may have ended during the settle."""
         self._not_empty = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -104,6 +110,12 @@ class DependencyResolver:
                 self._confirm_later(tasks)
             else:
                 self.add(tasks)
+        elif event.verb in PAUSES:
+            outcomes = [each.outcome for _, each in event.attempts if isinstance(each.outcome, Suspended)]
+            self._children += [FinishedParent(child, "", None) for each in outcomes for child in each.children]
+            if self._children:
+                self._idle.clear()
+                self._not_empty.set()
 
     def _confirm_later(self, tasks: list[Claimed]) -> None:
         """Keep the tasks of a settle that saw no open dependency: it began after the end of the one before."""
@@ -146,6 +158,8 @@ class DependencyResolver:
             await asyncio.sleep(self._pace.remaining(time.monotonic()))
             self._not_empty.clear()
             parents, self._parents = self._parents, []
+            self._followed += self._children
+            self._children = []
             try:
                 await self._resolve_dependents(parents)
             except asyncio.CancelledError:  # `run` may start again

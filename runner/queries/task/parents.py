@@ -38,6 +38,7 @@ class Parent:
         open: True while the task waits for the parent.
         satisfied_by: the operator who removed the dependency; None if no operator did.
         in_order: True if the parent is the task before it in its order key.
+        step: the step that called it; None for a parent of the submit.
     """
 
     task: TaskRow | None
@@ -50,6 +51,7 @@ class Parent:
     open: bool = True
     satisfied_by: str | None = None
     in_order: bool = False
+    step: str | None = None
 
     @property
     def name(self) -> str:
@@ -70,7 +72,7 @@ async def parents(tx: Transaction, *children: int, closed: bool = False, limit: 
     # A business key can name a newer task by now; for a resolved dependency the recorded parent counts.
     current_id = sa.func.coalesce(parent_of(tx.tables, dependency), dependency.c.parent_id)
     parent_id = sa.case((is_open(dependency.c), current_id), else_=dependency.c.parent_id).label("parent")
-    names = ("id", "task_id", "parent_handler", "parent_key", "on_failure", "satisfied_by", "in_order")
+    names = ("id", "task_id", "parent_handler", "parent_key", "on_failure", "satisfied_by", "in_order", "step")
     columns = [*(dependency.c[name] for name in names), is_open(dependency.c).label("open"), parent_id]
     # Open dependencies first, then parents that did not succeed, then the rest.
     succeeded = sa.func.coalesce(is_state(dependency.c.parent_state, State.SUCCEEDED), sa.false())
@@ -92,6 +94,7 @@ def _parent(row: Any, task: TaskRow | None) -> Parent:
         open=bool(row.open),
         satisfied_by=text(row.satisfied_by),
         in_order=bool(row.in_order),
+        step=text(row.step),
     )
 
 

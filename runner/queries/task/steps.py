@@ -28,14 +28,14 @@ class StepRow:
     """A step.
 
     Args:
-        kind: call, sleep or wait.
+        kind: function, call, sleep or wait.
         number: position among the steps of the handler, from 1; None for one of another asyncio task or thread.
-        function: qualified name of its function; None without one.
-        signal: the name of the signal that ends it; None for a call.
+        function: qualified name of its function, or the handler of its child; None without one.
+        signal: the name of the signal that ends it; None for a function or a call.
         attempt: number of the attempt that wrote it last.
         failures: number of its failures so far.
         error: its last failure; None without one.
-        due_at: the end of a sleep, the timeout of a wait, or the next try of a call; None without one.
+        due_at: the end of a sleep, the timeout of a wait, or the next try of a function; None without one.
         at: when it was written last.
         done_at: when it was done; None before.
         duration: seconds that its function took.
@@ -59,22 +59,35 @@ class StepRow:
     def state(self, at: datetime) -> str:
         """Its state in words."""
         if self.done_at is not None:
-            if self.kind == StepKind.CALL and self.duration is not None:
-                return f"done in {formatting.age(self.duration)}"
-            if self.kind == StepKind.WAIT:
-                return "timed out" if self.result is None else "received"
-            return "done" if self.result is None else "ended by a signal"
+            return self._end()
         left = (
             f", {formatting.age((self.due_at - at).total_seconds())} left" if self.due_at and self.due_at > at else ""
         )
-        if self.kind == StepKind.WAIT:
-            return f"waits for signal {one_line(self.signal or self.name)}{left}"
-        return f"sleeps{left}" if self.kind == StepKind.SLEEP else f"failed {count_noun(self.failures, 'time')}"
+        match self.kind:
+            case StepKind.WAIT:
+                return f"waits for signal {one_line(self.signal or self.name)}{left}"
+            case StepKind.CALL:
+                return f"waits for {one_line(self.function or 'a task')}"
+            case StepKind.SLEEP:
+                return f"sleeps{left}"
+        return f"failed {count_noun(self.failures, 'time')}"
+
+    def _end(self) -> str:
+        """How it ended."""
+        match self.kind:
+            case StepKind.FUNCTION if self.duration is not None:
+                return f"done in {formatting.age(self.duration)}"
+            case StepKind.WAIT:
+                return "timed out" if self.result is None else "received"
+            case StepKind.SLEEP:
+                return "done" if self.result is None else "ended by a signal"
+        return "failed" if self.failures and self.kind == StepKind.CALL else "done"
 
     def text(self, at: datetime, *, reveal: bool = False) -> str:
         """Its state, and the beginning of its result or of its last failure."""
-        value, by = self.error if self.done_at is None else self.result, ""
-        if self.done_at is not None and self.kind != StepKind.CALL:
+        failed = self.done_at is None or (self.kind == StepKind.CALL and self.failures)
+        value, by = self.error if failed else self.result, ""
+        if self.done_at is not None and self.kind in (StepKind.SLEEP, StepKind.WAIT):
             value, by = _received(value)
         text = "" if value in (None, "null") else f": {one_line(mask(value or '', reveal=reveal))[:VALUE_LENGTH]}"
         return f"{self.state(at)}{by}{text}"

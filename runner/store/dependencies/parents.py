@@ -61,12 +61,34 @@ def final_state(tables: Tables, task_id: Any) -> sa.ColumnElement[str]:
     return sa.func.coalesce(sa.select(state).where(history.c.id == task_id).scalar_subquery(), GONE_LITERAL)
 
 
+def is_of_submit(dependency: Any) -> sa.ColumnElement[bool]:
+    """The condition that a dependency is one that the submit of its task named: no order key, and no call."""
+    of_submit: sa.ColumnElement[bool] = ~dependency.in_order & dependency.step.is_(None)
+    return of_submit
+
+
+def is_calling(tables: Tables, task_id: Any) -> sa.ColumnElement[bool]:
+    """The condition that only children block a task."""
+    child, other = tables.dependency.alias("child_of").c, tables.dependency.alias("other_of").c
+    waits = sa.select(child.id).where(child.task_id == task_id, is_open(child), child.step.is_not(None))
+    others = sa.select(other.id).where(other.task_id == task_id, is_open(other), other.step.is_(None))
+    return waits.offset(NO_JOIN).exists() & ~others.offset(NO_JOIN).exists()
+
+
+def is_unread(tables: Tables, dependency: Any) -> sa.ColumnElement[bool]:
+    """The condition that a call has not stored the end of its child yet."""
+    step = tables.step.alias("calling").c
+    pending = (step.task_id == dependency.task_id) & (step.name == dependency.step) & step.done_at.is_(None)
+    return sa.select(step.name).where(pending).offset(NO_JOIN).exists()
+
+
 def is_awaited(tables: Tables, past: Any) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
-    """The conditions that a dependency on a finished task is open: by its id, or by its handler and key."""
+    """The conditions that a dependency on a finished task is open or unread: by its id, or by its handler and key."""
     by_id, by_key = tables.dependency.alias("by_id").c, tables.dependency.alias("by_key").c
     same_key = (by_key.parent_key == past.key) & (by_key.parent_handler == past.handler)
     # A join would read all open dependencies for each chunk of finished tasks.
-    own = sa.select(by_id.id).where(by_id.parent_id == past.id, is_open(by_id)).offset(NO_JOIN)
+    unread = by_id.step.is_not(None) & is_unread(tables, by_id)
+    own = sa.select(by_id.id).where(by_id.parent_id == past.id, is_open(by_id) | unread).offset(NO_JOIN)
     named = sa.select(by_key.id).where(same_key, is_open(by_key)).offset(NO_JOIN)
     return own.exists(), named.exists()
 
@@ -99,7 +121,7 @@ def summary(tables: Tables, task_id: Any) -> sa.ColumnElement[str]:
     parts: Any = sa.literal_column("'{\"total\": '") + sa.cast(sa.func.count(), sa.Text)
     for state, count in counts.items():
         parts = parts + sa.literal_column(f"', \"{state.value}\": '") + sa.cast(count, sa.Text)
-    # The predecessor in an order key is not a parent that the handler knows of.
+    # The predecessor in an order key, and a child, are not parents that the handler knows of.
     whole = sa.case((sa.func.count() > 0, parts + sa.literal_column("'}'")))
-    own = (dependency.c.task_id == task_id) & ~dependency.c.in_order
+    own = (dependency.c.task_id == task_id) & is_of_submit(dependency.c)
     return sa.select(whole).where(own).scalar_subquery()

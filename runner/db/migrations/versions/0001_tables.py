@@ -324,6 +324,7 @@ def _task_dependency(op: Operations) -> None:
         sa.Column("parent_key", sa.Text),
         sa.Column("on_failure", sa.Text, nullable=False, server_default="wait"),
         sa.Column("in_order", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("step", Name),
         sa.Column("parent_state", sa.Text),
         sa.Column("satisfied_at", Instant),
         sa.Column("satisfied_by", sa.Text),
@@ -382,7 +383,7 @@ def _task_notes(op: Operations) -> None:
         sa.Column("done_at", Instant),
         sa.Column("duration", sa.Float),
         sa.Column("result", JsonText),
-        sa.CheckConstraint("kind = 'call' or kind = 'sleep' or kind = 'wait'", name="kind"),
+        sa.CheckConstraint("kind = 'function' or kind = 'call' or kind = 'sleep' or kind = 'wait'", name="kind"),
     )
     op.create_table(
         "task_signal",

@@ -1,0 +1,350 @@
+"""Calls: a task submits another one, and continues with its result in a later attempt."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from runner.errors import TaskCancelled, TaskFailed
+from runner.handlers.context import Context
+from runner.model.task import BatchMember, DependsOn, NewTask, NewWorkflow, OrderKey, Scope, UniqueKey
+from runner.operations.results import Actor, Target
+from runner.operations.retry import retry_now
+from runner.operations.rewind import forget_steps
+from runner.operations.terminate import terminate
+from runner.operations.unblock import unblock
+from runner.store.submit import submit_many
+from tests.engine.harness import Harness, until
+
+pytestmark = pytest.mark.both_databases
+ANA = Actor("ana", "desk", "test")
+ORDER = OrderKey("shop 7")
+
+
+async def blocked(harness: Harness, task: int) -> None:
+    """Wait until a task waits for its children."""
+
+    async def is_blocked() -> bool:
+        return await harness.state(task) == "blocked"
+
+    await until(is_blocked)
+
+
+async def children(harness: Harness, task: int) -> list[Any]:
+    """The dependencies of a task on its children, in order."""
+    table = harness.database.tables.dependency
+    own = sa.select(table).where(table.c.task_id == task, table.c.step.is_not(None))
+    return list(await harness.rows(own.order_by(table.c.id)))
+
+
+async def operate(harness: Harness, operation: Any, task: int, *args: Any) -> None:
+    """Change a task as an operator does."""
+    row = await harness.row(task)
+    result = await harness.database.write(operation, [Target(task, row.version)], *args, ANA)
+    assert result.changed == [task], result
+
+
+async def test_a_call_returns_the_result_of_its_child_and_leaves_the_only_slot_to_it(harness: Harness) -> None:
+    attempts: list[int] = []
+
+    @harness.handler("invoice")
+    async def invoice(order: int) -> str:
+        return f"invoice {order}"
+
+    @harness.handler("order", max_attempts=1)
+    async def order(ctx: Context, order: int) -> str:
+        attempts.append(ctx.fence)
+        text = await ctx.call("invoice", NewTask("invoice", f'{{"order": {order}}}'))
+        return f"sent {text}"
+
+    @harness.handler("plain", max_attempts=1)
+    def plain(ctx: Context) -> str:
+        text = ctx.call("invoice", NewTask("invoice", '{"order": 18}')).result()
+        return f"sent {text}"
+
+    task, other = await harness.submit("order", {"order": 17}), await harness.submit("plain")
+    await harness.work(concurrency=1, threads=1)
+    row = await harness.row(task)
+    assert (row.state, row.attempt, row.result, attempts) == ("succeeded", 1, '"sent invoice 17"', [1, 2])
+    assert (await harness.row(other)).result == '"sent invoice 18"'
+    assert len(await children(harness, task)) == 1
+
+
+async def test_calls_in_a_gather_run_together_and_end_the_attempt_once(harness: Harness) -> None:
+    both = asyncio.Barrier(2)
+    fences: list[int] = []
+
+    @harness.handler("part")
+    async def part(number: int) -> int:
+        async with asyncio.timeout(30):
+            await both.wait()  # neither ends without the other
+        return number
+
+    @harness.handler("whole", max_attempts=1)
+    async def whole(ctx: Context) -> int:
+        fences.append(ctx.fence)
+        calls = [ctx.call(f"part-{n}", NewTask("part", f'{{"number": {n}}}')) for n in (1, 2)]
+        return sum(await asyncio.gather(*calls))
+
+    task = await harness.submit("whole")
+    await harness.work()
+    assert ((await harness.row(task)).result, fences) == ("3", [1, 2])
+
+
+async def test_a_failed_child_raises_until_it_is_retried(harness: Harness) -> None:
+    errors: list[TaskFailed] = []
+    works: list[bool] = []
+
+    @harness.handler("invoice", max_attempts=1)
+    async def invoice() -> str:
+        if not works:
+            raise ValueError("no address")
+        return "invoice"
+
+    @harness.handler("order", max_attempts=1)
+    async def order(ctx: Context) -> str:
+        try:
+            return await ctx.call("invoice", NewTask("invoice"))  # type: ignore[no-any-return]
+        except TaskFailed as error:
+            errors.append(error)
+            raise
+
+    task = await harness.submit("order")
+    await harness.work()
+    assert await harness.state(task) == "dead"
+    (child,) = [row.parent_id for row in await children(harness, task)]
+    assert [(error.fields["id"], error.error_type, error.message) for error in errors] == [
+        (child, "ValueError", "no address")
+    ]
+    works.append(True)
+    await operate(harness, retry_now, child)
+    await operate(harness, retry_now, task)
+    await harness.work()
+    assert (await harness.row(task)).result == '"invoice"'
+
+
+async def test_a_caught_failure_is_stored_when_the_handler_goes_on(harness: Harness) -> None:
+    seen: list[str] = []
+
+    @harness.handler("invoice", max_attempts=1)
+    async def invoice() -> None:
+        raise ValueError("no address")
+
+    async def mail() -> str:
+        return "sent by mail"
+
+    @harness.handler("order", max_attempts=2)
+    async def order(ctx: Context) -> None:
+        try:
+            await ctx.call("invoice", NewTask("invoice"))
+        except TaskFailed as error:
+            seen.append(f"{error.error_type} {error.message}")
+            await ctx.step("mail", mail)
+        if len(seen) == 1:
+            async with harness.database.writing() as tx:  # the child succeeds later, and the caller does not change
+                await tx.execute(sa.update(tx.tables.history).values(state="succeeded"))
+            raise ConnectionError
+
+    task = await harness.submit("order")
+    await harness.work()
+    assert await harness.state(task) == "succeeded"
+    assert seen == ["ValueError no address"] * 2
+
+
+async def test_a_terminated_child_raises_and_a_terminated_caller_leaves_its_child(harness: Harness) -> None:
+    errors: list[str] = []
+
+    @harness.handler("order", max_attempts=1)
+    async def order(ctx: Context) -> None:
+        try:
+            await ctx.call("child", NewTask("later", delay=3600))
+        except TaskCancelled as error:
+            errors.append(str(error))
+
+    @harness.handler("later")
+    async def later() -> None: ...
+
+    first, second = await harness.submit("order"), await harness.submit("order")
+    async with harness.running():
+        await blocked(harness, first)
+        await blocked(harness, second)
+        (child,), (other,) = await children(harness, first), await children(harness, second)
+        await operate(harness, terminate, child.parent_id)
+        await harness.wait_for(first)
+        await operate(harness, terminate, second)
+        await harness.wait_for(second)
+    assert "was cancelled" in errors[0]
+    assert [await harness.state(task) for task in (first, second)] == ["succeeded", "cancelled"]
+    assert await harness.state(other.parent_id) == "waiting"
+
+
+async def test_an_unblocked_caller_waits_again(harness: Harness) -> None:
+    @harness.handler("later")
+    async def later() -> str:
+        return "late"
+
+    @harness.handler("order", max_attempts=1)
+    async def order(ctx: Context) -> Any:
+        return await ctx.call("child", NewTask("later", delay=3600))
+
+    task = await harness.submit("order")
+    async with harness.running():
+        await blocked(harness, task)
+        fence = (await harness.row(task)).fence
+        await operate(harness, unblock, task)
+
+        async def ran_again() -> bool:
+            row = await harness.row(task)
+            return bool(row.state == "blocked" and row.fence > fence)
+
+        await until(ran_again)
+        (child,) = await children(harness, task)
+        assert (child.satisfied_at, child.satisfied_by) == (None, None)
+        await operate(harness, retry_now, child.parent_id)
+        await harness.wait_for(task)
+    assert (await harness.row(task)).result == '"late"'
+
+
+async def test_a_call_waits_for_the_task_that_holds_the_unique_key(harness: Harness) -> None:
+    @harness.handler("rates")
+    async def rates() -> int:
+        return 7
+
+    @harness.handler("order")
+    async def order(ctx: Context) -> Any:
+        return await ctx.call("rates", NewTask("rates", unique_key=UniqueKey("today", Scope.FOREVER)))
+
+    first = await harness.submit("rates", unique_key=UniqueKey("today", Scope.FOREVER))
+    task = await harness.submit("order")
+    await harness.work()
+    again = await harness.submit("order")
+    await harness.work()
+    assert [(await harness.row(each)).result for each in (task, again)] == ["7", "7"]
+    assert {row.parent_id for each in (task, again) for row in await children(harness, each)} == {first}
+
+
+@pytest.mark.parametrize("how", ["order key", "itself", "in a step", "not a task"])
+async def test_a_call_that_could_not_end_is_refused(harness: Harness, how: str) -> None:
+    unique = UniqueKey("one", Scope.UNTIL_FINISHED)
+
+    @harness.handler("order", max_attempts=1)
+    async def order(ctx: Context) -> Any:
+        if how == "in a step":
+            return await ctx.step("outer", lambda: ctx.call("child", NewTask("order")))
+        if how == "not a task":
+            return await ctx.call("child", "order")  # type: ignore[call-overload]
+        same: dict[str, Any] = {"unique_key": unique} if how == "itself" else {"order_key": ORDER}
+        return await ctx.call("child", NewTask("order", **same))
+
+    options: dict[str, Any] = {"itself": {"unique_key": unique}, "order key": {"order_key": ORDER}}.get(how, {})
+    task = await harness.submit("order", **options)
+    await harness.work()
+    row = await harness.row(task)
+    assert row.state == "dead"
+    expected = {
+        "order key": "which waits for this one: neither would ever start",
+        "itself": "it calls the task itself",
+        "in a step": "it is inside of step 'outer'",
+        "not a task": "pass a task made with handler.new(...), not str",
+    }[how]
+    assert expected in row.error
+    assert await harness.count(harness.database.tables.task) == 0
+
+
+async def test_the_result_of_a_child_without_retention_is_kept_for_its_caller(harness: Harness) -> None:
+    @harness.handler("child")
+    async def child() -> None: ...
+
+    @harness.handler("order", max_attempts=1)
+    async def order(ctx: Context) -> str:
+        await ctx.call("child", NewTask("child"))
+        await ctx.sleep(0.2)
+        await ctx.call("other", NewTask("child"))
+        return "done"
+
+    task = await harness.submit("order")
+    await harness.work(retention_succeeded=timedelta(0))
+    past = harness.database.tables.history
+    gone = await harness.rows(sa.select(past.c.id).where(past.c.id == task))
+    assert not gone or (await harness.row(task)).result == '"done"'
+    assert not await harness.rows(sa.select(past.c.id).where(past.c.state != "succeeded"))
+
+
+async def test_a_child_joins_the_workflow_and_is_no_parent_in_the_batch(harness: Harness) -> None:
+    totals: list[Any] = []
+
+    @harness.handler("part")
+    async def part() -> int:
+        return 1
+
+    @harness.handler("whole", max_attempts=1)
+    async def whole(ctx: Context) -> None:
+        child = await ctx.call("part", NewTask("part"))
+        assert ctx.batch is not None
+        totals.append((child, ctx.batch.total, await ctx.batch.results_async()))
+
+    flow = NewWorkflow("book")
+    tasks = [
+        NewTask("part", workflow=flow),
+        NewTask("whole", workflow=flow, after=(DependsOn(BatchMember(0)),)),
+    ]
+    _, task = await harness.database.write(submit_many, tasks)
+    await harness.work()
+    assert totals == [(1, 1, [1])]
+    (child,) = await children(harness, task)
+    assert (await harness.row(child.parent_id)).workflow == (await harness.row(task)).workflow
+
+
+async def test_a_signal_reaches_a_task_that_waits_for_it_and_for_a_child(harness: Harness) -> None:
+    @harness.handler("child", max_attempts=1)
+    async def child(ctx: Context) -> str:
+        await ctx.wait_for("answer")
+        return "child"
+
+    @harness.handler("parent", max_attempts=1)
+    async def parent(ctx: Context) -> list[Any]:
+        async def answer() -> str:
+            signal = await ctx.wait_for("question")
+            assert signal is not None
+            await ctx.step("answer", send, signal.payload)
+            return "answered"
+
+        return await asyncio.gather(ctx.call("child", NewTask("child")), answer())
+
+    async def send(task: int) -> None:
+        signal = harness.database.tables.signal
+        await harness.change(sa.insert(signal).values(task_id=task, name="answer"))
+
+    task = await harness.submit("parent")
+    async with harness.running():
+        await blocked(harness, task)
+        (row,) = await children(harness, task)
+        signal = harness.database.tables.signal
+        question = sa.insert(signal).values(task_id=task, name="question", payload=str(row.parent_id))
+        await harness.change(question)
+        await harness.wait_for(task)
+    assert (await harness.row(task)).result == '["child", "answered"]'
+
+
+async def test_a_rewound_call_submits_another_child(harness: Harness) -> None:
+    @harness.handler("later")
+    async def later(number: int) -> int:
+        return number
+
+    delays = [3600.0, 0.0]
+
+    @harness.handler("order", max_attempts=1)
+    async def order(ctx: Context) -> Any:
+        return await ctx.call("child", NewTask("later", '{"number": 3}', delay=delays.pop(0) if ctx.fence < 3 else 0))
+
+    task = await harness.submit("order")
+    async with harness.running():
+        await blocked(harness, task)
+        (first,) = await children(harness, task)
+        await operate(harness, forget_steps, task, "child")
+        await harness.wait_for(task)
+    (second,) = await children(harness, task)
+    assert second.parent_id != first.parent_id
+    assert (await harness.row(task)).result == "3"
