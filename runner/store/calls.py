@@ -116,7 +116,6 @@ def _blocking(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
     values = {
         "state": state_literal(MOVES["reblock"].target),
         "blocked_by": number,
-        "run_at": db_now(),
         "version": next_version(task.c.version),
     }
     blocking = sa.update(task).where(dialect.in_batch(task.c.id, "callers")).values(values)

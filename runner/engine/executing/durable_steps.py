@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 LONGEST_PAUSE = 86_400.0 * 365
 """Seconds after which a task that waits without a timeout starts an attempt, which waits on."""
 
+TURNS = 5
+"""Turns of the event loop in which no step runs until an attempt ends."""
+
 SHORTEST_PAUSE = 0.001
 """Seconds of the shortest suspension."""
 
@@ -84,6 +87,10 @@ class DurableSteps:
         self._none_running = asyncio.Event()
         self._none_running.set()
         self._pauses: list[Suspended] = []
+        self._ended = False
+        """True if a pause has ended the attempt."""
+        self._advanced = False
+        """True if another asyncio task than that of the handler has got the result of a step in this attempt."""
         self._failed: list[StepWrite] = []
         """Calls whose children have failed. They are done as soon as the handler goes on to another step: it has caught
         the error. Otherwise the next attempt looks for the child again, which may have been retried."""
@@ -134,6 +141,7 @@ class DurableSteps:
                         own.result = await _awaited(self._task.id, call, run.begin(tx))
                 else:
                     await self._store.save(run.done(await _awaited(self._task.id, call, run.begin())))
+            self._note_advance(call)
         except Exception as error:
             if (failed := run.plan.failed(call, stored, error)) is None:
                 raise
@@ -187,6 +195,7 @@ class DurableSteps:
         if not step.done:
             pause = LONGEST_PAUSE if left is None else min(max(left, SHORTEST_PAUSE), LONGEST_PAUSE)
             await self._suspend(Suspended(pause, why, waits=True))
+        self._note_advance(call)
         return step.result
 
     async def _call(self, call: _Call, task: NewTask) -> Any:
@@ -206,6 +215,7 @@ class DurableSteps:
             raise
         if may_keep:
             await self._store.save(call.write(done=True, result=end.result))
+        self._note_advance(call)
         return value
 
     def _waiting(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -220,7 +230,7 @@ class DurableSteps:
         Raises:
             InvalidStep: its name is not valid or used before, or it is inside of another step.
         """
-        if self._pauses:
+        if self._ended:
             self._raise_suspension(self._pauses[0])
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
             self._refuse(str(name)[:LONGEST_NAME], f"a name has 1 to {LONGEST_NAME} printable characters")
@@ -304,11 +314,15 @@ class DurableSteps:
             if not self._running:
                 self._none_running.set()
 
+    def _note_advance(self, call: _Call) -> None:
+        self._advanced = self._advanced or call.number is None
+
     async def _suspend(self, pause: Suspended) -> NoReturn:
         """End the attempt when the functions of other steps have ended."""
         self._pauses.append(pause)
-        await asyncio.sleep(0)  # the others of a gather may not have begun
-        await self._none_running.wait()
+        for _ in range(TURNS):  # the others of a gather may begin, or go on
+            await asyncio.sleep(0)
+            await self._none_running.wait()
         self._raise_suspension(pause)
 
     def _raise_suspension(self, pause: Suspended) -> NoReturn:
@@ -316,8 +330,10 @@ class DurableSteps:
             self._pauses.append(pause)
         self._pauses.sort(key=lambda each: each.delay)
         children = tuple(sorted({child for each in self._pauses for child in each.children}))
-        waits = any(each.waits for each in self._pauses)
-        raise Suspension(replace(self._pauses[0], waits=waits, children=children))
+        self._ended, first = True, replace(self._pauses[0], waits=any(each.waits for each in self._pauses))
+        if children:  # they may have ended; and a task that may go on now does not wait for them, as they may for it
+            first = replace(first, delay=SHORTEST_PAUSE, children=() if self._advanced else children)
+        raise Suspension(first)
 
     def _text(self, call: _Call, value: Any) -> str:
         try:
