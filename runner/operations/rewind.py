@@ -7,7 +7,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
-from runner.model.task import State
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor, Result, Skipped, Target
 from runner.operations.targets import LockedTask, change, lock_targets
@@ -108,10 +107,10 @@ async def _forget_children(tx: Transaction, task: LockedTask, steps: Sequence[st
     """Let a task call other children. Those that it has called continue."""
     dependency = tx.tables.dependency
     called = (dependency.c.task_id == task.id) & tx.dialect.one_of(dependency.c.step, steps)
-    is_open_ = dependency.c.satisfied_at.is_(None).label("open")
-    rows = await tx.rows(sa.delete(dependency).where(called).returning(dependency.c.id, is_open_))
-    if task.state is State.BLOCKED and any(row.open for row in rows):
-        await unblock_dependents(tx, {task.id: sum(bool(row.open) for row in rows)})
+    rows = await tx.rows(sa.select(dependency.c.satisfied_at).where(called))
+    await tx.execute(sa.delete(dependency).where(called))
+    if waited_for := sum(row.satisfied_at is None for row in rows):
+        await unblock_dependents(tx, {task.id: waited_for})
 
 
 def _is_later(row: Any, at: datetime, number: int | None) -> bool:

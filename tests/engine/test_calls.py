@@ -1,6 +1,7 @@
 """Calls: a task submits another one, and continues with its result in a later attempt."""
 
 import asyncio
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -42,7 +43,7 @@ async def children(harness: Harness, task: int) -> list[Any]:
 async def operate(harness: Harness, operation: Any, task: int, *args: Any) -> None:
     """Change a task as an operator does."""
     row = await harness.row(task)
-    result = await harness.database.write(operation, [Target(task, row.version)], *args, ANA)
+    result = await harness.database.write(operation, [Target(task, row.version)], *(*args, ANA))
     assert result.changed == [task], result
 
 
@@ -238,8 +239,8 @@ async def test_a_call_that_could_not_end_is_refused(harness: Harness, how: str) 
         same: dict[str, Any] = {"unique_key": unique} if how == "itself" else {"order_key": ORDER}
         return await ctx.call("child", NewTask("order", **same))
 
-    options: dict[str, Any] = {"itself": {"unique_key": unique}, "order key": {"order_key": ORDER}}.get(how, {})
-    task = await harness.submit("order", **options)
+    options: dict[str, dict[str, Any]] = {"itself": {"unique_key": unique}, "order key": {"order_key": ORDER}}
+    task = await harness.submit("order", **options.get(how, {}))
     await harness.work()
     row = await harness.row(task)
     assert row.state == "dead"
@@ -304,7 +305,7 @@ async def test_a_signal_reaches_a_task_that_waits_for_it_and_for_a_child(harness
         return "child"
 
     @harness.handler("parent", max_attempts=1)
-    async def parent(ctx: Context) -> list[Any]:
+    async def parent(ctx: Context) -> Any:
         async def answer() -> str:
             signal = await ctx.wait_for("question")
             assert signal is not None
@@ -325,7 +326,7 @@ async def test_a_signal_reaches_a_task_that_waits_for_it_and_for_a_child(harness
         question = sa.insert(signal).values(task_id=task, name="question", payload=str(row.parent_id))
         await harness.change(question)
         await harness.wait_for(task)
-    assert (await harness.row(task)).result == '["child", "answered"]'
+    assert json.loads((await harness.row(task)).result) == ["child", "answered"]
 
 
 async def test_a_rewound_call_submits_another_child(harness: Harness) -> None:

@@ -1,6 +1,7 @@
-"""Random handlers of steps, sleeps and waits, whose runner dies between any two statements.
+"""Random handlers of steps, calls, sleeps and waits, whose runner dies between any two statements.
 
-No stored result changes, no step that is done runs again, and each signal is received once, in its order.
+No stored result changes, no step that is done runs again, each signal is received once, in its order, and each call
+submits one child, also if that is retried.
 """
 
 import asyncio
@@ -20,16 +21,23 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.engine.events import Events
+from runner.engine.executing.child_calls import ChildCalls
 from runner.engine.executing.durable_steps import DurableSteps
 from runner.engine.executing.step_store import StoredSteps
 from runner.engine.periodic.signal_look import SignalLook
+from runner.engine.settling.dependency_resolver import DependencyResolver
 from runner.engine.slots import Running, Slots
 from runner.engine.stuck_rows import StuckRows
+from runner.errors import TaskFailed
+from runner.handlers.keyring import Keyring
 from runner.handlers.registry import Handler, Options
 from runner.handlers.steps import StepCall, Suspension
-from runner.model.outcome import Done, Outcome
+from runner.model.outcome import Dead, Done, Outcome, Retry
 from runner.model.step import StepWrite
 from runner.model.task import NewTask
+from runner.operations.results import Actor, Target
+from runner.operations.retry import requeue
+from runner.settings import Settings
 from runner.store.submit import submit
 from tests.programs import ROOT
 from tests.store.runners import Runner
@@ -37,6 +45,7 @@ from tests.store.runners import Runner
 pytestmark = pytest.mark.both_databases
 HISTORIES = int(os.environ.get("STEP_HISTORIES", "5"))
 KILLS = os.environ.get("STEP_KILLS", "50")
+SETTINGS = Settings()
 T = TypeVar("T")
 
 
@@ -67,13 +76,24 @@ class MortalStore(StoredSteps):
     async def receive(self, wait: StepWrite, timed_out: bool) -> StepWrite:
         return await self._mortal(lambda: StoredSteps.receive(self, wait, timed_out))
 
+    async def call(self, call: StepWrite, task: NewTask, child: int | None) -> Any:
+        return await self._mortal(lambda: StoredSteps.call(self, call, task, child))
+
 
 class History:
-    """One task with a random list of calls, sleeps and waits."""
+    """One task with a random list of functions, calls, sleeps and waits.
 
-    def __init__(self, database: Database, runner: Runner, seed: int) -> None:
+    Args:
+        nursery: a runner of the children.
+    """
+
+    def __init__(self, database: Database, runner: Runner, nursery: Runner, seed: int) -> None:
         self.database, self.runner, self.random = database, runner, random.Random(seed)
-        self.parts = [self.random.choice(("call", "call", "flaky", "sleep", "wait", "hasty")) for _ in range(8)]
+        self.nursery = nursery
+        self.parts = [
+            self.random.choice(("call", "flaky", "sleep", "wait", "hasty", "child", "twins")) for _ in range(8)
+        ]
+        self.resolver = DependencyResolver(database, False, Events(), StuckRows())
         self.look = SignalLook(database, Events(), StuckRows())
         self.sent = 0
         self.runs: list[int] = []
@@ -108,6 +128,11 @@ class History:
             elif part in ("wait", "hasty"):
                 found = await steps.wait_for("go", 60 if part == "hasty" else None)
                 values.append(found and found.payload)
+            elif part == "child":
+                values.append(await steps.call(f"child-{place}", NewTask("child")))
+            elif part == "twins":
+                twins = [steps.call(f"{name}-{place}", NewTask("child")) for name in "ab"]
+                values.append(tuple(await asyncio.gather(*twins)))
             else:
                 retry = "1m,1m,1m" if part == "flaky" else None
                 values.append(await steps.step(StepCall(f"call-{place}", self.call, (place,), {}, retry, False)))
@@ -132,7 +157,8 @@ class History:
             stuck=StuckRows(),
             loop=asyncio.get_running_loop(),
         )
-        store = MortalStore(running, writer)
+        calls = ChildCalls(self.database, SETTINGS, Keyring(SETTINGS), lambda: None)
+        store = MortalStore(running, writer, calls)
         store.random, store.chance = self.random, 0.07
         job = asyncio.current_task()
         try:
@@ -144,11 +170,31 @@ class History:
             outcome: Outcome = suspension.outcome
             if self.random.random() < 0.3:
                 await self.send()
+            if self.random.random() < 0.3:
+                await self.end_children()
+        except TaskFailed:
+            outcome = Retry("0s")
+            await self.retry_children()
         else:
             outcome = Done()
         settled = await self.runner.end(task, outcome)
         assert settled.verbs
         return settled.verbs[task.id] == "succeed"
+
+    async def end_children(self) -> None:
+        """Let each due child succeed with a number of its own, or die."""
+        for child in await self.nursery.claim():
+            dies = self.random.random() < 0.3
+            await self.nursery.end(child, Dead("no paper") if dies else Done(str(1_000 * child.id + child.fence)))
+
+    async def retry_children(self) -> None:
+        """Retry dead children, as an operator does at any time."""
+        async with self.database.reading() as tx:
+            past = tx.tables.history.c
+            rows = await tx.rows(sa.select(past.id, past.version).where(past.handler == "child", past.state == "dead"))
+        if self.random.random() < 0.7:
+            targets = [Target(row.id, row.version) for row in rows]
+            await self.database.write(requeue, targets, Actor("ana", "desk", "test"))
 
     async def let_time_pass(self) -> None:
         """Start a task whose signal has arrived; otherwise send one, or let its time come."""
@@ -158,7 +204,11 @@ class History:
             arrived = sa.select(signal.id).where(signal.task_id == self.id, signal.received_at.is_(None))
             waits = sa.select(step.name).where(step.task_id == self.id, step.done_at.is_(None), step.signal == "go")
             has_signal, waits_for_it = [bool(await tx.rows(each.limit(1))) for each in (arrived, waits)]
-            (row,) = await tx.rows(sa.select(task.run_at <= db_now()).where(task.id == self.id))
+            (row,) = await tx.rows(sa.select(task.run_at <= db_now(), task.state).where(task.id == self.id))
+        if row.state == "blocked":
+            await self.end_children()
+            await self.resolver.resolve_all()
+            return
         if row[0]:
             return
         assert not (has_signal and waits_for_it), "a signal does not start the task that waits for it"
@@ -177,26 +227,34 @@ class History:
         async with self.database.writing() as tx:
             await tx.execute(sa.update(tx.tables.task).where(tx.tables.task.c.id == self.id).values(**values))
 
-    def check(self) -> None:
+    async def check(self) -> None:
         assert self.done is not None
+        async with self.database.reading() as tx:
+            child = tx.tables.dependency.c
+            called = await tx.rows(sa.select(child.parent_id).where(child.task_id == self.id, child.step.is_not(None)))
+        assert len(called) == self.parts.count("child") + 2 * self.parts.count("twins")
         assert all(seen == self.done[: len(seen)] for seen in self.seen), self.seen
-        received = [value for value in self.done if isinstance(value, int) and value < 100 and value > 0]
         numbers = [
             value
             for part, value in zip(self.parts, self.done, strict=True)
             if part in ("wait", "hasty") and value is not None
         ]
-        assert numbers == [*range(1, len(numbers) + 1)], (self.parts, self.done, received)
+        assert numbers == [*range(1, len(numbers) + 1)], (self.parts, self.done)
         assert all(value is not None for part, value in zip(self.parts, self.done, strict=True) if part == "wait")
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_no_death_of_a_runner_changes_a_stored_step_or_loses_a_signal(database: Database, seed: int) -> None:
+async def test_no_death_of_a_runner_changes_a_step_or_loses_a_signal_or_a_child(database: Database, seed: int) -> None:
     runner = await Runner.enter(database, lease=3600)
+    nursery = await Runner.enter(database, "child", lease=3600)
     for number in range(HISTORIES):
-        history = History(database, runner, seed * 1_000_003 + number)
+        history = History(database, runner, nursery, seed * 1_000_003 + number)
         await history.live()
-        history.check()
+        await history.check()
+    async with database.reading() as tx:
+        child, past = tx.tables.dependency.c, tx.tables.history.c
+        called = {row[0] for row in await tx.rows(sa.select(child.parent_id).where(child.step.is_not(None)))}
+        assert called == {row[0] for row in await tx.rows(sa.select(past.id).where(past.handler == "child"))}
 
 
 @pytest.mark.slow

@@ -183,8 +183,8 @@ def waits_for(parent: Parent) -> Cause:
         failed = task.state in (State.DEAD, State.CANCELLED)
         advice = f"runner retry {task.id}" if failed else f"runner why {task.id}"
         effect = _effect(parent) if failed else ""
-        verb = "comes after" if parent.in_order else "depends on"
-        key = " in their order key" if parent.in_order else ""
+        verb = "comes after" if parent.in_order else "depends on" if parent.step is None else "waits for"
+        key = " in their order key" if parent.in_order else _called(parent)
         name = one_line(task.handler)
         text = f"It {verb} task {task.id} {name}{key}, which is {task.shown}{effect}."
         same = Filter((Term("handler", Operator.EQ, name), Term("state", Operator.IN, (task.shown.value,))))
@@ -198,6 +198,10 @@ def waits_for(parent: Parent) -> Cause:
     name = f"{one_line(parent.handler or '?')} with key {one_line(parent.key or '?')}"
     common = CommonCause(f"the task depends on one of {one_line(parent.handler or '?')} that is not submitted yet")
     return Cause(State.BLOCKED, f"It depends on a task of {name}, which has not been submitted yet.", common=common)
+
+
+def _called(parent: Parent) -> str:
+    return "" if parent.step is None else f" (call {one_line(parent.step)})"
 
 
 def _effect(parent: Parent) -> str:
