@@ -471,7 +471,7 @@ class TransactionInProcess(StoreError):
 
 
 class StepsUnavailable(StoreError):
-    """Task {id} runs in {where}, where steps and signals are not available: remove {option} from the handler."""
+    """Task {id} runs in {where}, where steps, calls and signals are not available: remove {option} from the handler."""
 
 
 class NoRunner(StoreError):

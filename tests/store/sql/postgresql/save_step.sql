@@ -51,7 +51,7 @@ SET
     attempt = excluded.attempt,
     failures = excluded.failures,
     error = excluded.error,
-    due_at = CASE WHEN (task_step.kind = 'call') THEN excluded.due_at ELSE task_step.due_at END,
+    due_at = CASE WHEN (task_step.kind = 'function') THEN excluded.due_at ELSE task_step.due_at END,
     at = excluded.at,
     done_at = excluded.done_at,
     duration = excluded.duration,

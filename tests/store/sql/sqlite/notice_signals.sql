@@ -14,6 +14,8 @@ WHERE task.id IN (
 UPDATE task
 SET
     run_at = strftime('%Y-%m-%d %H:%M:%f', 'now'),
+    state = 'waiting',
+    blocked_by = 0,
     version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END
 WHERE
     task.id IN (
@@ -23,8 +25,29 @@ WHERE
             FROM json_each(:signalled) AS signalled_row
         ) AS signalled
     )
-    AND task.state = 'waiting'
-    AND task.run_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+    AND (
+        task.state = 'waiting'
+        AND task.run_at > strftime('%Y-%m-%d %H:%M:%f', 'now')
+        OR task.state = 'blocked'
+        AND (
+            EXISTS (
+                SELECT child_of.id
+                FROM task_dependency AS child_of
+                WHERE child_of.task_id = task.id AND child_of.satisfied_at IS NULL AND child_of.step IS NOT NULL
+                LIMIT :param_1
+                OFFSET 0
+            )
+        )
+        AND NOT (
+            EXISTS (
+                SELECT other_of.id
+                FROM task_dependency AS other_of
+                WHERE other_of.task_id = task.id AND other_of.satisfied_at IS NULL AND other_of.step IS NULL
+                LIMIT :param_2
+                OFFSET 0
+            )
+        )
+    )
     AND (
         EXISTS (
             SELECT task_signal.id
