@@ -124,7 +124,7 @@ class Worker:
         self._stuck = stuck
         self.breakers = BreakerReports(database, in_flight.probes, events)
         self.notes = NotesWriter(database, settings, lambda: lease.id, stuck, events)
-        self._calls = ChildCalls(database, settings, self.keyring, lambda: events.publish(TasksSubmitted()))
+        self._calls = ChildCalls(database, settings, lambda: events.publish(TasksSubmitted()))
         self.executor = Executor(
             settings.threads,
             limits,

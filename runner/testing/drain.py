@@ -232,7 +232,7 @@ class Drain:
     async def _executor(self, runner_id: int) -> AsyncIterator[Executor]:
         limits, keyring = AttemptLimits.of(self.settings), Keyring(self.settings)
         notes = NotesWriter(self.database, self.settings, lambda: runner_id, StuckRows(), Events())
-        calls = ChildCalls(self.database, self.settings, keyring, lambda: None)
+        calls = ChildCalls(self.database, self.settings, lambda: None)
         executor = Executor(
             1,
             limits,

@@ -25,6 +25,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.engine.events import Events
+from runner.engine.executing.child_calls import ChildCalls
 from runner.engine.executing.durable_steps import DurableSteps
 from runner.engine.executing.step_store import StoredSteps
 from runner.engine.periodic.signal_look import SignalLook
@@ -114,7 +115,8 @@ class Attempt:
         )
         job = asyncio.current_task()
         try:
-            steps = DurableSteps(task, StoredSteps(running, writer), 1_000, lambda: asyncio.current_task() is job)
+            store = StoredSteps(running, writer, ChildCalls(self.database, Settings(), lambda: None))
+            steps = DurableSteps(task, store, 1_000, lambda: asyncio.current_task() is job)
             await self.body(steps)
         except Suspension as suspension:
             outcome: Outcome = suspension.outcome

@@ -29,7 +29,6 @@ from runner.engine.settling.dependency_resolver import DependencyResolver
 from runner.engine.slots import Running, Slots
 from runner.engine.stuck_rows import StuckRows
 from runner.errors import TaskFailed
-from runner.handlers.keyring import Keyring
 from runner.handlers.registry import Handler, Options
 from runner.handlers.steps import StepCall, Suspension
 from runner.model.outcome import Dead, Done, Outcome, Retry
@@ -157,7 +156,7 @@ class History:
             stuck=StuckRows(),
             loop=asyncio.get_running_loop(),
         )
-        calls = ChildCalls(self.database, SETTINGS, Keyring(SETTINGS), lambda: None)
+        calls = ChildCalls(self.database, SETTINGS, lambda: None)
         store = MortalStore(running, writer, calls)
         store.random, store.chance = self.random, 0.07
         job = asyncio.current_task()

@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Callable
 
-from runner.client.payload_sealing import PayloadSealing, require_size
+from runner.client.payload_sealing import PayloadSealing
 from runner.client.sealed_results import any_sealed, opened
 from runner.db.database import Database
 from runner.db.needs import Needs, needs
 from runner.db.transaction import Transaction
 from runner.errors import TaskNotFound
 from runner.handlers.hooks import submitting
-from runner.handlers.keyring import Keyring
 from runner.model.step import StepWrite
 from runner.model.task import NewTask
 from runner.queries.task.results import TaskResult, endings
@@ -23,14 +22,12 @@ class ChildCalls:
     """The children of the attempts of a runner.
 
     Args:
-        settings: the limit of payloads, and whether a submit wakes other runners.
-        keyring: encrypts payloads, and decrypts results.
+        settings: the keys, the limit of payloads, and whether a submit wakes other runners.
         on_submit: called after each submit.
     """
 
-    def __init__(self, database: Database, settings: Settings, keyring: Keyring, on_submit: Callable[[], None]) -> None:
-        self._database, self._keyring, self._on_submit = database, keyring, on_submit
-        self._sealing = PayloadSealing(keyring, require_size(int(settings.payload_limit)))
+    def __init__(self, database: Database, settings: Settings, on_submit: Callable[[], None]) -> None:
+        self._database, self._sealing, self._on_submit = database, PayloadSealing(settings), on_submit
         self._notify = settings.notify
 
     async def submit(self, owner: StepOwner, call: StepWrite, task: NewTask) -> int | None:
@@ -63,7 +60,7 @@ class ChildCalls:
             raise TaskNotFound(id=child)
         sealed = any_sealed(found)
         if sealed:
-            found = await asyncio.to_thread(opened, found, self._keyring)
+            found = await asyncio.to_thread(opened, found, self._sealing.keyring)
         return found[child], sealed
 
 
