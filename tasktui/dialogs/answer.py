@@ -8,10 +8,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from runner.errors import RunnerError
+from tasktui.dialogs.modal import ModalDialog
 from tasktui.messages import ReadFailed, SnapshotRead
 from tasktui.render.render import block, content, lines
 from tasktui.session.session import Session
@@ -26,7 +26,7 @@ NARROWEST = 30
 T = TypeVar("T")
 
 
-class AnswerScreen(ModalScreen[T]):
+class AnswerScreen(ModalDialog[T]):
     """A dialog whose answer a worker reads again and again.
 
     Args:

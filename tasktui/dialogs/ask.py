@@ -11,7 +11,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
 from runner.errors import InvalidInput, RunnerError
@@ -22,6 +21,7 @@ from runner.text.sanitize import count_noun
 from tasktui.actions.action import ALL, CANARY, Confirmation, parse_limit
 from tasktui.actions.as_command import copy
 from tasktui.actions.question import Question
+from tasktui.dialogs.modal import ModalDialog
 from tasktui.messages import Notice
 from tasktui.render.render import block, content, line, lines
 from tasktui.render.rows import BLANK, Part, Row, heading, rule, width_of
@@ -54,7 +54,7 @@ SPREAD = "Spread over"
 """The prompt of an action that spreads its tasks."""
 
 
-class ConfirmScreen(ModalScreen[Confirmation | Question | None]):
+class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
     """A confirmation dialog. Escape cancels, and a key replaces the question by a wider one.
 
     If it was open for a while, it compares its rows with the database before it closes, shows the changes, and

@@ -8,13 +8,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider, SearchIcon
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from runner.errors import InvalidInput
 from runner.filter import saved
 from tasktui.actions.actions import ACTIONS
 from tasktui.commands.syntax import COMMANDS, complete_command
+from tasktui.dialogs.modal import ModalDialog
 from tasktui.render.render import content, line
 from tasktui.screens import MODES
 from tasktui.session.session import Session
@@ -107,7 +107,7 @@ def _actions(screen: LiveScreen) -> Iterator[Choice]:
             yield Choice(name, f"for {action.target.word}", partial(screen.action_act, action.name))
 
 
-class CommandScreen(ModalScreen[None]):
+class CommandScreen(ModalDialog[None]):
     """An input for a command. Enter closes it and runs the command before the next key; escape closes it.
 
     Args:

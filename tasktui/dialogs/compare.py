@@ -1,7 +1,7 @@
 """CompareScreen: two databases, or two times of one, side by side, with the differences marked."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -65,7 +65,8 @@ class CompareScreen(AnswerScreen[None]):
         one, other = answer
         fields = in_order(one, other)
         count = max(1, min(len(HEADS), (width - NAME - 2) // (2 * CELL + 1)))
-        heads = HEADS[:count]
+        both = [name for name in fields if name in one.queues and name in other.queues]
+        heads = chosen_heads({field for name in both for field in fields[name]}, count)
         room = width - 2 - count * (2 * CELL + 1)
         unlike = sum(bool(each) for each in fields.values())
         yield content(
@@ -92,6 +93,12 @@ class CompareScreen(AnswerScreen[None]):
     def hint(self) -> str:
         """The key that closes it."""
         return "escape closes"
+
+
+def chosen_heads(unlike: Collection[str], count: int) -> Sequence[tuple[str, str]]:
+    """The heads with room: those of figures that differ come first, in their usual order."""
+    chosen = sorted(HEADS, key=lambda head: head[1] not in unlike)[:count]
+    return [head for head in HEADS if head in chosen]
 
 
 def _queue(

@@ -6,10 +6,10 @@ from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 
 from runner.text.sanitize import count_noun
 from tasktui.data.values import Copyable, CopyItem
+from tasktui.dialogs.modal import ModalDialog
 from tasktui.render.render import content
 from tasktui.render.rows import BLANK, Row, fit
 from tasktui.shell.heading import Heading
@@ -19,7 +19,7 @@ LABEL = 10
 """Cells of the name of a value."""
 
 
-class CopyScreen(ModalScreen[CopyItem | None]):
+class CopyScreen(ModalDialog[CopyItem | None]):
     """A dialog that returns the value of the pressed key. Escape cancels.
 
     Args:

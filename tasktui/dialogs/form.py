@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
 from runner.errors import InvalidPayload, RunnerError
@@ -22,6 +21,7 @@ from tasktui.actions.edit_form import edit_conflict, entries, indented, on_one_l
 from tasktui.actions.edit_preview import RIGHT, EntryMeaning, Outlook, meanings, outlook, preview, ruler, title_row
 from tasktui.actions.question import Dialog, Form
 from tasktui.dialogs.ask import BREAKPOINTS, LOW, entry
+from tasktui.dialogs.modal import ModalDialog
 from tasktui.messages import Notice, OperationDone, PayloadRefused, TaskChanged, Tone
 from tasktui.render.render import block, content, line, lines
 from tasktui.render.rows import BLANK, Row, heading, rule
@@ -32,7 +32,7 @@ from tasktui.widgets.caps import Cap, Caps
 from tasktui.widgets.input import FOCUS_KEYS, TextLine, edit_text
 
 
-class FormScreen(ModalScreen[Dialog | None]):
+class FormScreen(ModalDialog[Dialog | None]):
     """A form. Escape cancels; an error leaves all texts as they are.
 
     Args:
@@ -151,7 +151,7 @@ class FormScreen(ModalScreen[Dialog | None]):
 HINT = "ctrl+y copies the command, again the SQL; ctrl+e opens $EDITOR"
 
 
-class EditScreen(ModalScreen[Result | None]):
+class EditScreen(ModalDialog[Result | None]):
     """An edit form. Escape cancels. A payload that the stored signature refuses is saved only with a reason.
 
     Args:

@@ -8,7 +8,6 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
 
 from runner.filter.fields import FIELDS
 from runner.model.task import Shown
@@ -16,6 +15,7 @@ from runner.settings import Settings
 from runner.text.state_signs import SIGNS
 from tasktui.actions.as_command import command_line
 from tasktui.commands.syntax import COMMANDS
+from tasktui.dialogs.modal import ModalDialog
 from tasktui.render.render import content, fitted
 from tasktui.render.rows import BLANK, Row, beside, fit, heading, rule
 from tasktui.render.theme import key_sign
@@ -40,7 +40,7 @@ SIGN_CELLS = 14
 """Cells of a state with its sign."""
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(ModalDialog[None]):
     """The help of a screen. Escape, q or ? closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "dismiss", "Close")]

@@ -5,14 +5,14 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from tasktui.dialogs.modal import ModalDialog
 from tasktui.render.render import content
 from tasktui.widgets.input import TextLine
 
 
-class AskScreen(ModalScreen[str | None]):
+class AskScreen(ModalDialog[str | None]):
     """A question. Enter submits the answer, escape cancels.
 
     Args:

@@ -303,7 +303,7 @@ def _volume(report: ReportData, span: ReportSpan, key: str) -> Row:
 
 def volume(report: ReportData, span: ReportSpan, zone: tzinfo, height: int, width: int) -> list[Row]:
     """Succeeded tasks per minute, and failed attempts in front of them."""
-    room = width - AXIS
+    room = max(1, width - AXIS)
     values = [
         plot.resampled(report.values(span.step, report.plot_values, attrgetter(count)), room)
         for count in ("succeeded", "failed")
@@ -318,7 +318,7 @@ def spread(
     report: ReportData, span: ReportSpan, zone: tzinfo, height: int, width: int, *, waits: bool = False
 ) -> list[Row]:
     """The run times, or the waits from the due time to the start, from p50 to p95."""
-    ranges, room = report.ranges(span, waits=waits), width - AXIS - 1
+    ranges, room = report.ranges(span, waits=waits), max(1, width - AXIS - 1)
     columns = [ranges[column * len(ranges) // room] for column in range(room)]
     note: list[Part] = [("█ ", "done@24"), ("from p50 to p95, log scale", "muted")]
     late, top = WAITS if waits else RUNS

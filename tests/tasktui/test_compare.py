@@ -10,7 +10,7 @@ from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.queries.comparison import QueueFigures, differs
 from runner.queries.counting import Count
-from tasktui.dialogs.compare import CompareScreen
+from tasktui.dialogs.compare import CompareScreen, chosen_heads
 from tasktui.session.session import Session
 from tests.store.rows import add_live, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
@@ -36,6 +36,11 @@ def test_a_bound_differs_only_if_it_is_the_larger_figure() -> None:
     assert not differs(unknown, figures(500), "ready")
     assert differs(figures(500), many, "ready")
     assert not differs(many, figures(50_000), "ready")
+
+
+def test_figures_that_differ_have_the_room_of_a_narrow_screen() -> None:
+    heads = [[head for head, _ in chosen_heads(unlike, 3)] for unlike in ((), {"done", "dead"})]
+    assert heads == [["READY", "RETRY", "RUN"], ["READY", "DEAD", "DONE/M"]]
 
 
 @ON_ONE_DATABASE

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from textual import events
 
 from runner.db.database import Database
 from runner.model.schedule import ScheduleSpec
@@ -48,6 +49,11 @@ async def test_a_text_of_a_task_is_copied_by_two_keys(
         )
         box = operator.screen.query_one(".dialog").region
         assert (box.x > 0, box.y > 2) == (True, True), "in the middle, as other dialogs"
+        for _ in range(2):  # The second key finds the dialog closed.
+            operator.screen.post_message(events.Key("i", "i"))
+        await copied(operator, str(id))
+        await operator.press("y")
+        await operator.sees("Copy of task")
         await operator.press("escape")
         for key, text in KEYS.items():
             await operator.press("y", key)  # The second key waits for the dialog.

@@ -1,6 +1,7 @@
 """Reports: the table, its plots and the export."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +21,7 @@ from tasktui.panels.side import density
 from tasktui.render import theme
 from tasktui.render.rows import Row, plain
 from tasktui.render.theme import Ascii
-from tasktui.screens.reports import spread
+from tasktui.screens.reports import PLOTS, spread
 from tasktui.widgets.table import Table
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_live, add_runner, ahead
@@ -321,3 +322,9 @@ async def test_the_capacity_names_a_long_reason_once_and_indented(
         assert "not now: no runner" not in operator.text
         (row,) = [row.partition("│")[2] for row in operator.text.splitlines() if "export_everything" in row]
         assert row.startswith(" " * 17)
+
+
+@pytest.mark.parametrize("draw", list(PLOTS.values()), ids=list(PLOTS))
+def test_a_plot_is_drawn_in_any_width(draw: Callable[..., list[Row]]) -> None:
+    report = ReportData(SUMMARY, ALL, (), {}, {})
+    assert all(len(draw(report, SPANS[0], UTC, 3, width)) == 5 for width in (1, 4, 8))
