@@ -95,7 +95,7 @@ class ShardsScreen(LiveScreen):
         "SHARDS has a row for each shard and their total; enter on a shard brings it to the front, as d and :db do. A "
         "shard without an answer is unknown, and the total is then partial. QUEUES has the sum of each queue over the "
         "shards, and one figure for each shard; s chooses the figure. Counts stop at 10,000 in each shard (10,000+). "
-        "Tab moves between both lists; enter on a queue lists its tasks in all shards. Changes need one shard."
+        "Tab moves between both lists; enter on a queue lists its tasks in all shards. A pause needs one shard."
     )
     OPENS = "open"
     AUTO_FOCUS = "#shards"
