@@ -62,7 +62,8 @@ def _relinked(text: str, prefix: str) -> str:
 def _filled(text: str) -> str:
     """Fill in the tables that are generated from the code, and the files that a page shows."""
     for name, lines in _TABLES.items():
-        text = text.replace(f"<!-- {name} -->", "\n".join(lines()))
+        if (mark := f"<!-- {name} -->") in text:  # the commands take a second
+            text = text.replace(mark, "\n".join(lines()))
     return re.sub(r"<!-- file (\S+) -->", lambda shown: _fenced(PROJECT / shown[1]), text)
 
 
