@@ -10,12 +10,14 @@ import sqlalchemy as sa
 
 from runner.errors import TaskCancelled, TaskFailed
 from runner.handlers.context import Context
-from runner.model.task import BatchMember, DependsOn, NewTask, NewWorkflow, OrderKey, Scope, UniqueKey
+from runner.model.task import BatchMember, DependsOn, NewTask, NewWorkflow, OrderKey, Scope, State, UniqueKey
 from runner.operations.results import Actor, Target
 from runner.operations.retry import retry_now
 from runner.operations.rewind import forget_steps
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
+from runner.policy.retention import Retention
+from runner.store.retention import prune
 from runner.store.submit import submit_many
 from tests.engine.harness import Harness, until
 
@@ -254,23 +256,29 @@ async def test_a_call_that_could_not_end_is_refused(harness: Harness, how: str) 
     assert await harness.count(harness.database.tables.task) == 0
 
 
-async def test_the_result_of_a_child_without_retention_is_kept_for_its_caller(harness: Harness) -> None:
+async def test_a_child_is_kept_until_its_caller_has_read_its_end(harness: Harness) -> None:
     @harness.handler("child")
-    async def child() -> None: ...
+    async def child() -> int:
+        return 7
 
     @harness.handler("order", max_attempts=1)
-    async def order(ctx: Context) -> str:
-        await ctx.call("child", NewTask("child"))
-        await ctx.sleep(0.2)
-        await ctx.call("other", NewTask("child"))
-        return "done"
+    async def order(ctx: Context) -> Any:
+        return await ctx.call("child", NewTask("child", delay=3600))
 
     task = await harness.submit("order")
-    await harness.work(retention_succeeded=timedelta(0))
-    past = harness.database.tables.history
-    gone = await harness.rows(sa.select(past.c.id).where(past.c.id == task))
-    assert not gone or (await harness.row(task)).result == '"done"'
-    assert not await harness.rows(sa.select(past.c.id).where(past.c.state != "succeeded"))
+    async with harness.running():
+        await blocked(harness, task)
+    (row,) = await children(harness, task)
+    caller = harness.handlers.pop("order")
+    await operate(harness, retry_now, row.parent_id)
+    await harness.work()
+    assert await harness.state(task) == "waiting"
+    everything = Retention({State.SUCCEEDED: timedelta(0)})
+    assert not (await harness.database.write(prune, everything)).tasks[State.SUCCEEDED]
+    harness.handlers["order"] = caller
+    await harness.work()
+    assert (await harness.row(task)).result == "7"
+    assert (await harness.database.write(prune, everything)).tasks[State.SUCCEEDED] == 2
 
 
 async def test_a_child_joins_the_workflow_and_is_no_parent_in_the_batch(harness: Harness) -> None:
