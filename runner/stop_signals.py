@@ -2,8 +2,14 @@
 
 import os
 import signal
+import threading
 from contextlib import suppress
 from types import FrameType
+
+
+def in_main_thread() -> bool:
+    """True in the main thread, the only one that may set the handlers of signals."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:

@@ -85,6 +85,7 @@ def work(
     *,
     handlers: Modules = (),
     until_idle: bool = False,
+    until_none_due: bool = False,
     reload: bool = False,
     pdb: bool = False,
     server: str | None = None,
@@ -99,12 +100,14 @@ def work(
     Args:
         handlers: A module that defines handlers; may be repeated.
         until_idle: Exit when none of its tasks runs, is due, or waits for a retry.
+        until_none_due: Exit when none of its tasks runs or is due; retries remain.
         reload: Start again when a Python file below the current directory changes.
         pdb: Run the due tasks one at a time, and open the debugger where a handler fails.
         server: The address of a runner serve to pull tasks from, in the place of a database.
         options: Settings of the runner.
         connection: The database.
     """
+    ends = until_idle or until_none_due
     if reload:
         from runner.cli.reload import own_command, supervise
 
@@ -124,8 +127,8 @@ def work(
     set_up(settings.log_format, settings.log_level)
     try:
         if server is not None:
-            return _work_for(server, settings, registry, until_idle)
-        return run_process(run(settings, registry, until_idle=until_idle))
+            return _work_for(server, settings, registry, ends)
+        return run_process(run(settings, registry, until_idle=ends, leaves_retries=until_none_due))
     finally:
         if why := release_stdout():
             log.warning("the last lines that handlers printed are lost: standard output: %s", why)

@@ -25,7 +25,7 @@ from runner.engine.slots import InFlight, Running
 from runner.engine.worker import INTERRUPT
 from runner.handlers.registry import Handler
 from runner.settings import Settings
-from runner.stop_signals import stop_signals
+from runner.stop_signals import in_main_thread, stop_signals
 from runner.text.sanitize import count_noun
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ async def work(
     handlers: Mapping[str, Handler],
     *,
     until_idle: bool = False,
+    leaves_retries: bool = False,
     service: "Service | None" = None,
 ) -> int:
     """Run a runner until a signal or, with `until_idle`, until no work is left.
@@ -88,6 +89,7 @@ async def work(
 
     Args:
         until_idle: stop when nothing is due or will be retried.
+        leaves_retries: with `until_idle`, stop although tasks will be retried.
         service: hands the tasks to executors that pull over HTTP; None runs them here.
 
     Returns:
@@ -103,7 +105,7 @@ async def work(
         with _observed(runner), _signals(runner, forced):
             tune_interpreter(settings)
             guard = StateGuard(ProcessState(), lambda: _started(runner))
-            prepare = partial(_prepare, guard)
+            prepare = partial(_prepare, guard, leaves_retries)
             for part in runner.parts:
                 prepare(part)
             runner.on_new = prepare
@@ -112,8 +114,7 @@ async def work(
                 clean = await runner.run(until_idle=until_idle)
             guard.check()
             arming.cancel()
-            if scheduled := sum(part.completion.scheduled_count for part in runner.parts):
-                log.info("idle: %s left for later", count_noun(scheduled, "scheduled task"))
+            _log_later(runner)
             forced.code = 0 if clean else UNWRITTEN
             if threads := sum(part.worker.executor.stuck + part.resources.stuck for part in runner.parts):
                 stuck = count_noun(threads, "abandoned thread")
@@ -135,12 +136,20 @@ def _runner(settings: Settings, handlers: Mapping[str, Handler], service: "Servi
     return ShardEngines(settings, handlers, None if service is None else service.database)
 
 
-def _prepare(guard: StateGuard, runner: Engine) -> None:
+def _prepare(guard: StateGuard, leaves_retries: bool, runner: Engine) -> None:
     """Prepare a runner for its process."""
+    runner.leaves_retries = leaves_retries
     if runner.settings.lease_timeout.total_seconds() < LONGEST_BLOCK:
         runner.watchdog.keeper = KeeperProcess(runner.settings, EVERY, LONGEST_BLOCK)
     runner.watchdog.on_broken = end_broken
     runner.worker.buffer.before_write, runner.watchdog.on_response = guard.after, guard.check
+
+
+def _log_later(runner: "Engine | ShardEngines") -> None:
+    """Log the number of tasks that an idle runner leaves for later."""
+    if number := sum(part.completion.scheduled_count for part in runner.parts):
+        kind = "task" if any(part.leaves_retries for part in runner.parts) else "scheduled task"
+        log.info("idle: %s left for later", count_noun(number, kind))
 
 
 def _started(runner: "Engine | ShardEngines") -> list[Running]:
@@ -189,7 +198,13 @@ def _observed(runner: "Engine | ShardEngines") -> Iterator[None]:
 
 @contextmanager
 def _signals(runner: "Engine | ShardEngines", forced: ForcedEnd) -> Iterator[None]:
-    """Stop on signals inside the block. Signal handlers also run while the event loop is blocked."""
+    """Stop on signals inside the block. Signal handlers also run while the event loop is blocked.
+
+    In another thread than the main one, as in a test of an application, signals remain with the application.
+    """
+    if not in_main_thread():
+        yield
+        return
     loop = asyncio.get_running_loop()
     first: float | None = None
 

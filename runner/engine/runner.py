@@ -55,6 +55,7 @@ from runner.policy.polling import parse_poll_mode, parse_scans
 from runner.policy.retry import BackOff
 from runner.policy.selection import load_slices, parse_slice, select_handlers, selection_of
 from runner.policy.suspicion import Proof
+from runner.queries.task.status import status_values
 from runner.settings import Settings
 from runner.store.claim.slices import count_live_runners
 from runner.store.claim.survey import Pending, pending
@@ -113,6 +114,9 @@ class Engine:
     _failure: StoreError | None = None
     _limited = (0.0, 0.0)
     """The first and the last time of a series of errors of a limit, in monotonic seconds."""
+
+    leaves_retries = False
+    """True if tasks that wait for another attempt do not keep it from ending as idle."""
 
     def __init__(
         self,
@@ -173,7 +177,7 @@ class Engine:
         self._maintenance = Maintenance(self.database, settings, self._stop.is_set, stuck)
         self._expiry = Expiry(self.database, events, self._stop.is_set, stuck)
         parts = self._pending, self.worker, self.claimer, self.dependency_resolver, self.resources, self._expiry
-        self.completion = Completion(*parts, shard.on_idle if shard else self._end_idle)
+        self.completion = Completion(*parts, self._describe, shard.on_idle if shard else self._end_idle)
 
     async def first_try(self) -> None:
         """Wait until it has tried to register, successfully or not."""
@@ -188,7 +192,15 @@ class Engine:
         who, selection = self.claimer.claimant, selection_of(self.settings.slice, self.settings.buckets)
         selection = selection._replace(without=self.claimer.stuck.refused)
         names = list(self.handlers), self.settings.queues
-        return await self.database.read(pending, who.runner_id, who.host, *names, selection)
+        keep = not self.leaves_retries
+        return await self.database.read(pending, who.runner_id, who.host, *names, selection, retries=keep)
+
+    async def _describe(self, id: int) -> str:
+        """A task that waits, as text."""
+        values = await self.database.read(status_values, id)
+        if values is None:
+            return f"task {id}"
+        return f"task {id} ({values['handler']}), due at {values['run_at']:%Y-%m-%dT%H:%M:%SZ}"
 
     def _may_claim(self) -> bool:
         has_slice = self.slices is None or self.slices.is_valid

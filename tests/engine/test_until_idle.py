@@ -236,17 +236,33 @@ async def test_a_runner_that_waits_for_a_retry_logs_it_once(
     caplog.set_level("INFO", "runner")
     task = await harness.submit("fail", retry="1h")
     runner = harness.runner()
-    looks: list[bool] = []
+    looks: list[int | None] = []
     note = runner.completion._note_wait
 
-    def note_and_count(waits: bool) -> None:
-        note(waits)
-        looks.append(waits)
+    async def note_and_count(example: int | None) -> None:
+        await note(example)
+        looks.append(example)
 
     monkeypatch.setattr(runner.completion, "_note_wait", note_and_count)
     run = asyncio.create_task(runner.run(until_idle=True))
-    await until(lambda: looks[-2:] == [True, True])
+    await until(lambda: looks[-2:] == [task, task])
     runner.stop()
     assert await run
-    logged = [text for text in caplog.messages if text.startswith("no task runs, but some are due or will be retried")]
+    text = f"no task runs; the runner waits for task {task} (fail), due at 20"
+    logged = [line for line in caplog.messages if line.startswith(text)]
     assert (len(logged), await harness.state(task)) == (1, "waiting")
+
+
+async def test_it_leaves_retries_if_it_runs_until_none_is_due(harness: Harness) -> None:
+    tries: list[int] = []
+
+    @harness.handler("flaky", retry="1h")
+    async def flaky() -> None:
+        tries.append(1)
+        raise ConnectionError
+
+    task = await harness.submit("flaky")
+    runner = harness.runner()
+    runner.leaves_retries = True
+    assert await runner.run(until_idle=True)
+    assert (tries, await harness.state(task), runner.completion.scheduled_count) == ([1], "waiting", 1)

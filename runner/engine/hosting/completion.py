@@ -38,6 +38,7 @@ class Completion:
         claimer: the scans of the runner.
         resolver: resolves the dependencies of finished tasks.
         expiry: ends the tasks that are too late to run.
+        describe: returns a task that waits, as text.
         on_idle: called with the start of a look, in monotonic seconds, that found nothing to do.
     """
 
@@ -49,6 +50,7 @@ class Completion:
         resolver: "DependencyResolver",
         resources: RunnerResources,
         expiry: "Expiry",
+        describe: "Callable[[int], Awaitable[str]]",
         on_idle: Callable[[float], None],
     ) -> None:
         self._pending = pending
@@ -57,6 +59,7 @@ class Completion:
         self._resolver = resolver
         self._resources = resources
         self._expiry = expiry
+        self._describe = describe
         self._on_idle = on_idle
         self.scheduled_count = 0
         """Scheduled tasks that remain when the runner stops because it is idle."""
@@ -93,7 +96,7 @@ class Completion:
             begin = time.monotonic()
             counts = await self._pending()
             self._pause = (time.monotonic() - begin) / LOOK_SHARE
-            self._note_wait(counts.returning)
+            await self._note_wait(counts.example)
             if counts.running == self._outcomes.refused and not counts.returning and await self._resolver.resolve_all():
                 self.scheduled_count = counts.later
                 self._on_idle(began)
@@ -106,14 +109,15 @@ class Completion:
         else:
             self._is_away = False
 
-    def _note_wait(self, waits: bool) -> None:
-        """Log once that the runner does not end because tasks are left that do not run."""
-        if not waits:
+    async def _note_wait(self, example: int | None) -> None:
+        """Log once that the runner does not end because tasks are left that do not run, such as this one."""
+        if example is None:
             self._waits_since = None
             return
         now = time.monotonic()
         if self._waits_since is None:
             self._waits_since = now
         if now - self._waits_since >= QUIET_WAIT:
-            log.info("no task runs, but some are due or will be retried: the runner waits for them. Ctrl-c ends it now")
+            text = "no task runs; the runner waits for %s (runner why %d). Ctrl-c, or --until-none-due, ends it before"
+            log.info(text, await self._describe(example), example)
             self._waits_since = math.inf

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any, NamedTuple, TextIO
 
 from runner.engine.slots import Running
+from runner.stop_signals import in_main_thread
 
 log = logging.getLogger("runner")
 
@@ -34,7 +35,9 @@ MOST_NAMED = 5
 
 
 class ProcessState:
-    """The state of the process when its runner starts. Create it, and call its methods, in the main thread.
+    """The state of the process when its runner starts. Create it, and call its methods, in one thread.
+
+    Only the main thread can restore the handlers of signals.
 
     Restoring what a handler still uses would be wrong for some parts, so only those are restored that the runner and
     the other handlers need.
@@ -43,10 +46,11 @@ class ProcessState:
     def __init__(self) -> None:
         self._stray: list[int] = []
         """The signals of timers that arrived since the last check."""
-        for number in TIMERS:
+        is_main = in_main_thread()
+        for number in TIMERS if is_main else ():
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, self._receive)
-        self._signals = [(number, handler_of(number)) for number in map(int, SIGNALS)]
+        self._signals = [(number, handler_of(number)) for number in map(int, SIGNALS) if is_main]
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         self._interpreter = _Interpreter.read()
         self._logging = _Logging()

@@ -242,11 +242,13 @@ class Pending(NamedTuple):
         returning: True if a task is due, or waits for another attempt.
         later: number of tasks scheduled for later that were never tried, or that sleep or wait for a signal, up to CAP;
             0 while other work remains.
+        example: a task that is due, or waits for another attempt.
     """
 
     running: bool
     returning: bool
     later: int
+    example: int | None = None
 
 
 @needs(Needs.PREPARED)
@@ -257,6 +259,8 @@ async def pending(
     handlers: Collection[str],
     queues: Collection[str] = (),
     selection: TaskSelection = ANY,
+    *,
+    retries: bool = True,
 ) -> Pending:
     """Return the remaining work of a runner: the tasks that it or another runner with its selection will take.
 
@@ -266,35 +270,36 @@ async def pending(
         tx: an open transaction; two statements are executed.
         host: its host; tasks for other hosts are left out.
         queues: its queues; empty for all but those of other runners.
+        retries: False to count the tasks that wait for another attempt as later ones.
     """
     values = {"host": f",{host},", "own": runner_queue(runner_id)} | selection.parameters
     for name, names in (("handlers", handlers), ("queues", queues)):
         values |= tx.dialect.parameters(name, {"name": list(names)}) if names or name == "handlers" else {}
-    now, later = _prepared_pending(tx.tables, tx.driver, selection.names, some_queues=bool(queues))
+    now, later = _prepared_pending(tx.tables, tx.driver, selection.names, some_queues=bool(queues), retries=retries)
     (row,) = await tx.run(now, values)
     if any(row):
-        return Pending(bool(row[0]), bool(row[1]), 0)
+        return Pending(bool(row[0]), row[1] is not None, 0, row[1])
     (row,) = await tx.run(later, values)
     return Pending(running=False, returning=False, later=int(row[0]))
 
 
 @lru_cache
 def _prepared_pending(
-    tables: Tables, driver: sa.Dialect, selection: tuple[str, ...], *, some_queues: bool
+    tables: Tables, driver: sa.Dialect, selection: tuple[str, ...], *, some_queues: bool, retries: bool
 ) -> tuple[Prepared, Prepared]:
     dialect, task = DIALECTS[driver.name], tables.task.alias("mine").c
     mine = _of_runner(task, dialect, some_queues=some_queues)
     running = sa.select(task.id).where(is_state(task.state, State.RUNNING), *mine, *selected(task, selection))
 
     lane, row = _lanes_of_runner(tables, dialect, some_queues=some_queues), tables.task.alias("first")
-    tried = (row.c.fence > sa.literal_column("0")) & ~is_suspended(row.c.id, tables)
+    tried = (row.c.fence > sa.literal_column("0")) & ~is_suspended(row.c.id, tables) if retries else sa.false()
     due = row.c.run_at <= db_now()
     claimable = (*selected(row.c, selection), *CLAIM_POLICY.of_task(row.c, ClaimScope(tables)))
     waiting = _along_index(row, *(row.c[name] == lane.c[name] for name in LANE), *claimable).correlate(lane)
     one: Any = sa.literal_column("1")
     cap: Any = sa.literal_column(str(CAP))
     source, first = dialect.first_of_each(lane, waiting.where(tried | due).limit(one), tables.task)
-    now = sa.select(running.exists(), sa.select(first.id).select_from(source).exists())
+    now = sa.select(running.exists(), sa.select(first.id).select_from(source).limit(one).scalar_subquery())
 
     # As a range of the index, which passes over the due tasks of other buckets.
     source, rest = dialect.for_each(lane, waiting.where(row.c.run_at > db_now(), ~tried).limit(cap), tables.task)

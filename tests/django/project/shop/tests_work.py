@@ -1,5 +1,6 @@
 """Running: `manage.py runner work` executes handlers with the models of the project."""
 
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock, skipUnless
 
 from django.core.management import call_command
@@ -27,6 +28,14 @@ class WorkTests(TransactionTestCase):
         tasks = [ship.submit(order=order.pk), weigh.submit(order=order.pk)]
         self.assertEqual(self.work(), [("shop.ship", "succeeded", "shipped for 5"), ("shop.weigh", "succeeded", 5)])
         self.assertEqual([task.result(timeout="1m") for task in tasks], ["shipped for 5", 5])
+        self.assertTrue(Order.objects.get().shipped)
+
+    def test_a_runner_works_in_another_thread_than_the_main_one(self) -> None:
+        order = Order.objects.create(cents=5)
+        ship.submit(order=order.pk)
+        with ThreadPoolExecutor(1) as threads:
+            threads.submit(call_command, "runner", "work", "--until-none-due").result()
+            threads.submit(connections.close_all).result()
         self.assertTrue(Order.objects.get().shipped)
 
     @skipUnless(connection.vendor == "postgresql", "a file has no server that restarts")

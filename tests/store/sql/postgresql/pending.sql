@@ -148,7 +148,7 @@ SELECT
                 )
             )
     ) AS anon_1,
-    EXISTS (
+    (
         SELECT candidate.id
         FROM lane
         JOIN LATERAL (
@@ -206,4 +206,5 @@ SELECT
             ORDER BY first.queue, first.handler, first.priority, first.hosts, first.retried, first.run_at, first.id
             LIMIT 1
         ) AS candidate ON true
+        LIMIT 1
     ) AS anon_2;

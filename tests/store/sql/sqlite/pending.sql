@@ -140,7 +140,7 @@ SELECT
                 OR (',' || replace(mine.hosts, ' ', '') || ',') != replace(',' || replace(mine.hosts, ' ', '') || ',', :host, ',')
             )
     ) AS anon_1,
-    EXISTS (
+    (
         SELECT candidate.id
         FROM lane
         JOIN task AS candidate ON candidate.id = (
@@ -192,4 +192,6 @@ SELECT
             LIMIT 1
             OFFSET :param_3
         )
+        LIMIT 1
+        OFFSET :param_4
     ) AS anon_2;
