@@ -213,7 +213,7 @@ async def submits_in_savepoints(tx: Transaction) -> None:
 async def submits_by_plain_sql(tx: Transaction) -> None:
     """The statements of docs/sql.md for a unique key, twice."""
     page = (Path(__file__).parents[2] / "docs" / "sql.md").read_text()
-    (block,) = re.findall(r"-- in psql\nBEGIN;\n(INSERT INTO task_unique.+?)COMMIT;", page, re.DOTALL)
+    (block,) = re.findall(r"-- in psql\n *BEGIN;\n( *INSERT INTO task_unique.+?)COMMIT;", page, re.DOTALL)
     before = await tx.scalar(sa.text("SELECT count(id) FROM task"))
     for _ in range(2):
         for statement in filter(str.strip, block.split(";")):
