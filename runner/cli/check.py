@@ -2,10 +2,10 @@
 
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
 from math import inf
@@ -37,21 +37,20 @@ from runner.handlers.outcome_rules import OutcomeRules
 from runner.handlers.registry import Handler
 from runner.model.alert import Alert, AlertRule
 from runner.model.duration import parse_duration
-from runner.model.stuck_row import HeldLock, StuckCause, StuckRow
+from runner.model.stuck_row import HeldLock, StuckCause
 from runner.model.task import State
 from runner.operations.schedule import VANISHED_BY
-from runner.policy.lanes import Head
 from runner.queries.alerts.handlers import failing_handlers
 from runner.queries.alerts.queues import late_queues
 from runner.queries.alerts.reading import read_facts
 from runner.queries.alerts.tasks import dead_tasks
 from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS, Thresholds
-from runner.queries.counting import Count, lane_heads, long_order_keys
+from runner.queries.counting import lane_heads, long_order_keys
 from runner.queries.health import Permission, connection_permission, health, health_issues, ping
-from runner.queries.registries import Pauses, pauses
+from runner.queries.registries import pauses
 from runner.queries.rows import as_text
-from runner.queries.runners import HandlerWithoutRunner, RunnerRow, runners, unknown_handlers
-from runner.queries.schedules import ScheduleRow, schedules
+from runner.queries.runners import HandlerWithoutRunner, runners, unknown_handlers
+from runner.queries.schedules import schedules
 from runner.queries.stuck_rows import number_of_stuck, stuck_on, with_sessions
 from runner.queries.task.dependency_tree import dependency_cycles
 from runner.queries.why.remedies import blocked_runner
@@ -284,8 +283,11 @@ async def run_checks(settings: Settings, thresholds: Thresholds = DEFAULT_THRESH
         yield Finding("sizes", CheckStatus.WELL, f"a runner with these settings opens {most} connections at most")
     try:
         async with open_unchecked(settings, must_exist=True) as database:
-            async for finding in _database(database, settings, thresholds):
-                yield finding
+            for examine in CHECKS:
+                async for finding in examine(Checked(database, settings, thresholds)):
+                    yield finding
+    except _Unreadable:
+        return
     except StoreError as error:
         yield Finding(DATABASE, CheckStatus.WRONG, str(error), code=error.exit_code)
 
@@ -307,81 +309,81 @@ def _handlers(settings: Settings) -> Finding:
     return Finding("handlers", CheckStatus.NOTE, "none loaded", "Name their modules with -H or TASKTUI_HANDLERS.")
 
 
-async def _database(database: Database, settings: Settings, thresholds: Thresholds) -> AsyncIterator[Finding]:
-    latency, skew = await ping(lambda: database.read(clock), PINGS)
-    yield Finding(DATABASE, CheckStatus.WELL, f"{database.url} answers in {formatting.duration(latency)}")
-    async for finding in _file_lock(database, settings):
-        yield finding
-    tables = await database.read(table_locks)
-    for finding in _locks(tables, thresholds):
+class Checked(NamedTuple):
+    """A database under check, with its settings."""
+
+    database: Database
+    settings: Settings
+    thresholds: Thresholds
+
+
+class _Unreadable(Exception):
+    """The other checks cannot read their tables."""
+
+
+async def _connection(checked: Checked) -> AsyncIterator[Finding]:
+    latency, skew = await ping(lambda: checked.database.read(clock), PINGS)
+    text = f"{checked.database.url} answers in {formatting.duration(latency)}"
+    yield Finding(DATABASE, CheckStatus.WELL, text)
+    direction = "ahead of" if skew > timedelta(0) else "behind"
+    text = f"the database's clock is {formatting.duration(abs(skew).total_seconds())} {direction} this host's"
+    advice = "Synchronize both (NTP). Tasks run by the database's clock; typed times are read by this host's."
+    is_wrong = abs(skew) > MAX_SKEW
+    yield Finding("clock", CheckStatus.WRONG if is_wrong else CheckStatus.WELL, text, advice * is_wrong)
+
+
+async def _held_locks(checked: Checked) -> AsyncIterator[Finding]:
+    """A SQLite file that another program keeps locked for longer than all writers wait, and locked tables."""
+    if checked.settings.url.file is not None and writer_of(checked.settings.url.database):
+        try:
+            await checked.database.write(clock)
+        except DatabaseLocked as error:
+            yield Finding("locks", CheckStatus.WRONG, str(error), code=Exit.LOCKED)
+        except StoreError:  # a login that may only read
+            pass
+    tables = await checked.database.read(table_locks)
+    for finding in _locks(tables, checked.thresholds):
         yield finding
     if any(lock.mode == NO_READS and lock.is_long for lock in tables):
-        return  # the other checks would wait for the lock
-    async for finding in _server(database, settings):
-        yield finding
-    yield _clock(skew)
-    async for finding in _tables(database, settings, thresholds):
-        yield finding
+        raise _Unreadable  # the other checks would wait for the lock
 
 
-async def _file_lock(database: Database, settings: Settings) -> AsyncIterator[Finding]:
-    """A SQLite file that another program keeps locked for longer than all writers wait."""
-    if settings.url.file is None or not writer_of(settings.url.database):
-        return
-    try:
-        await database.write(clock)
-    except DatabaseLocked as error:
-        yield Finding("locks", CheckStatus.WRONG, str(error), code=Exit.LOCKED)
-    except StoreError:  # a login that may only read
-        return
-
-
-async def _server(database: Database, settings: Settings) -> AsyncIterator[Finding]:
+async def _server(checked: Checked) -> AsyncIterator[Finding]:
     """The state and the settings of the server or the file."""
-    async for finding in _state(database):
+    encoding, url = await checked.database.read(encoding_of), checked.settings.url
+    if encoding not in ANY:
+        yield Finding("encoding", CheckStatus.NOTE, escaping_note(encoding), "UTF8 holds all characters.")
+    for issue in health_issues(await checked.database.read(health)):
+        yield Finding("database", CheckStatus.NOTE, issue.text, issue.advice)
+    for finding in (*await checked.database.read(_read_only_server), *_file_mode(url)):
         yield finding
-    for finding in (*await database.read(_read_only_server), *_file_mode(settings.url)):
-        yield finding
-    if settings.url.tls.weak:
+    if url.tls.weak:
         advice = "Add sslmode=verify-full to the URL, and the server's certificate."
-        yield Finding(
-            "tls", CheckStatus.NOTE, f"the database connection is only protected by {settings.url.tls.mode}", advice
-        )
+        yield Finding("tls", CheckStatus.NOTE, f"the database connection is only protected by {url.tls.mode}", advice)
 
 
-async def _tables(database: Database, settings: Settings, thresholds: Thresholds) -> AsyncIterator[Finding]:
-    revision = await check_schema(database)
+async def _schema(checked: Checked) -> AsyncIterator[Finding]:
+    revision = await check_schema(checked.database)
     fits = "as required" if revision == HEAD else f"which this program (revision {HEAD}) can use"
-    if missing := await database.read(missing_tables):
+    if missing := await checked.database.read(missing_tables):
         text = f"{count_noun(len(missing), 'table')} of revision {revision} missing: {', '.join(missing)}"
         yield Finding("schema", CheckStatus.WRONG, text, f"{INCOMPLETE}.", Exit.DATABASE)
-        return  # the other checks read these tables
+        raise _Unreadable
     yield Finding("schema", CheckStatus.WELL, f"the tables are at revision {revision}, {fits}")
-    for finding in of_roles(await database.read(missing_guards), settings.url):
+    for finding in of_roles(await checked.database.read(missing_guards), checked.settings.url):
         yield finding
-    async for finding in _history(database, settings):
-        yield finding
-    async for finding in _work(database, thresholds):
-        yield finding
-    for alert in await database.read(_alerts, thresholds):
+
+
+async def _thresholds(checked: Checked) -> AsyncIterator[Finding]:
+    for alert in await checked.database.read(_alerts, checked.thresholds):
         topic, code = ALERTS[alert.rule]
         yield Finding(topic, CheckStatus.WRONG, alert.sentence, alert.advice, code)
-    for finding in _schedules(await database.read(schedules, runs=1), await database.read(clock)):
-        yield finding
 
 
 async def _alerts(tx: Transaction, thresholds: Thresholds) -> list[Alert]:
     """The alerts of the thresholds, each by itself: a check names symptoms beside their causes."""
     facts = await read_facts(tx, thresholds)
     return [*dead_tasks(facts), *failing_handlers(facts), *late_queues(facts)]
-
-
-async def _state(database: Database) -> AsyncIterator[Finding]:
-    encoding = await database.read(encoding_of)
-    if encoding not in ANY:
-        yield Finding("encoding", CheckStatus.NOTE, escaping_note(encoding), "UTF8 holds all characters.")
-    for issue in health_issues(await database.read(health)):
-        yield Finding("database", CheckStatus.NOTE, issue.text, issue.advice)
 
 
 async def _read_only_server(tx: Transaction) -> list[Finding]:
@@ -398,15 +400,6 @@ async def _read_only_server(tx: Transaction) -> list[Finding]:
     return [Finding("database", CheckStatus.WRONG, f"{text}: runners wait, and submits fail", advice, Exit.DATABASE)]
 
 
-async def _ids(database: Database) -> AsyncIterator[Finding]:
-    """Check that new rows get new ids."""
-    for sequence in await database.read(late_sequences):
-        yield Finding("ids", CheckStatus.WRONG, f"{sequence.text}: new rows get ids of earlier ones", f"{REMEDY}.")
-    if reused := await database.read(reused_ids):
-        text = f"live tasks have the ids of finished ones, and cannot finish: {', '.join(map(str, reused))}"
-        yield Finding("ids", CheckStatus.WRONG, text, f"{REMEDY}. Then give the old rows of task_history other ids.")
-
-
 def _file_mode(url: DatabaseUrl) -> Iterator[Finding]:
     files = [] if url.file is None else list(open_to_others(url.database))
     if url.file is not None and not may_write(url.database):
@@ -418,15 +411,6 @@ def _file_mode(url: DatabaseUrl) -> Iterator[Finding]:
         names = " ".join(quote(str(file)) for file in files)
         text = f"every user of this machine may read or change {', '.join(file.name for file in files)}"
         yield Finding("file mode", CheckStatus.NOTE, text, f"Run: chmod o-rw {names}")
-
-
-def _clock(skew: timedelta) -> Finding:
-    direction = "ahead of" if skew > timedelta(0) else "behind"
-    text = f"the database's clock is {formatting.duration(abs(skew).total_seconds())} {direction} this host's"
-    if abs(skew) <= MAX_SKEW:
-        return Finding("clock", CheckStatus.WELL, text)
-    advice = "Synchronize both (NTP). Tasks run by the database's clock; typed times are read by this host's."
-    return Finding("clock", CheckStatus.WRONG, text, advice)
 
 
 def of_roles(missing: list[str] | None, url: DatabaseUrl) -> Iterator[Finding]:
@@ -442,9 +426,14 @@ def _roles_command(url: DatabaseUrl) -> str:
     return f"runner migrate --roles | psql {quote(str(target))}"
 
 
-async def _history(database: Database, settings: Settings) -> AsyncIterator[Finding]:
-    async for finding in _ids(database):
-        yield finding
+async def _history(checked: Checked) -> AsyncIterator[Finding]:
+    """The ids of new rows, and the partitions of succeeded tasks."""
+    database, settings = checked.database, checked.settings
+    for sequence in await database.read(late_sequences):
+        yield Finding("ids", CheckStatus.WRONG, f"{sequence.text}: new rows get ids of earlier ones", f"{REMEDY}.")
+    if reused := await database.read(reused_ids):
+        text = f"live tasks have the ids of finished ones, and cannot finish: {', '.join(map(str, reused))}"
+        yield Finding("ids", CheckStatus.WRONG, text, f"{REMEDY}. Then give the old rows of task_history other ids.")
     if settings.retention_succeeded == timedelta(0) and (grant := await database.read(missing_grant)) is not None:
         text = f"succeeded tasks keep their rows until they are pruned: runners lack {grant}"
         advice = f"Run this statement as the owner of the tables, or: {_roles_command(settings.url)}"
@@ -461,8 +450,14 @@ async def _history(database: Database, settings: Settings) -> AsyncIterator[Find
         yield Finding("history", CheckStatus.WELL, f"{text}, up to id {end - 1:,}")
 
 
-def _faults(all_runners: Sequence[RunnerRow]) -> Iterator[Finding]:
+async def _runners(checked: Checked) -> AsyncIterator[Finding]:
     """Lost and blocked runners, and threads that do not end."""
+    all_runners = await checked.database.read(runners)
+    if alive := sum(runner.alive for runner in all_runners):
+        yield Finding("runners", CheckStatus.WELL, f"{alive} alive")
+    else:
+        is_missed = any(handler.due >= 0 for handler in await _unclaimed(checked.database))
+        yield Finding("runners", CheckStatus.WRONG if is_missed else CheckStatus.NOTE, "no runner is alive", START)
     for runner in all_runners:
         name = runner_name(runner.id, runner.host, runner.pid)
         if not runner.alive and runner.running_tasks:
@@ -475,28 +470,21 @@ def _faults(all_runners: Sequence[RunnerRow]) -> Iterator[Finding]:
             yield Finding("runners", CheckStatus.WRONG, blocked_runner(runner).sentences)
 
 
-def _stuck(
-    all_runners: Sequence[RunnerRow], rows: Sequence[StuckRow], thresholds: Thresholds, at: datetime
-) -> Iterator[Finding]:
-    """Rows of tasks that are locked, or that the database refuses to change."""
-    refused = sum(row.cause is StuckCause.REFUSED for row in rows)
-    for row in rows[:MAX_REFUSED]:
+async def _rows(checked: Checked) -> AsyncIterator[Finding]:
+    """Rows that are locked, or that the database refuses to change."""
+    database, thresholds = checked.database, checked.thresholds
+    all_runners, at = await database.read(runners), await database.read(clock)
+    stuck = await database.read(with_sessions, stuck_on(all_runners))
+    refused = sum(row.cause is StuckCause.REFUSED for row in stuck)
+    for row in stuck[:MAX_REFUSED]:
         if row.cause is StuckCause.REFUSED:
             wrong, code = refused > thresholds.refused, Exit.REFUSED
         else:
             wrong, code = at - row.since >= thresholds.locked, Exit.LOCKED
         advice = f"{stuck_step(row)} More: runner why {row.task}"
         yield Finding("rows", CheckStatus.WRONG if wrong else CheckStatus.NOTE, stuck_text(row), advice, code)
-    if (more := number_of_stuck(all_runners) - min(len(rows), MAX_REFUSED)) > 0:
-        text = more_stuck(more)
-        yield Finding("rows", CheckStatus.NOTE, text, "Runners name them: runner runners --json")
-
-
-async def _rows(database: Database, all_runners: Sequence[RunnerRow], thresholds: Thresholds) -> AsyncIterator[Finding]:
-    """Rows of tasks that runners could not change, and locked rows of other tables."""
-    stuck = await database.read(with_sessions, stuck_on(all_runners))
-    for finding in _stuck(all_runners, stuck, thresholds, await database.read(clock)):
-        yield finding
+    if (more := number_of_stuck(all_runners) - min(len(stuck), MAX_REFUSED)) > 0:
+        yield Finding("rows", CheckStatus.NOTE, more_stuck(more), "Runners name them: runner runners --json")
     named = {(database.tables.task.name, str(row.task)) for row in stuck if row.blocker is not None}
     rows = await _row_locks(database)
     for finding in _locks([lock for lock in rows if (lock.table, lock.key) not in named], thresholds):
@@ -530,40 +518,33 @@ async def _row_locks(database: Database) -> list[HeldLock]:
     return list({(lock.table, lock.key): lock for lock in reversed(locks)}.values())[::-1]
 
 
-async def _work(database: Database, thresholds: Thresholds) -> AsyncIterator[Finding]:
-    all_runners = await database.read(runners)
-    alive = [runner for runner in all_runners if runner.alive]
-    paused = await database.read(pauses)
-    missing = [handler for handler in await database.read(unknown_handlers) if not _is_paused(handler, paused)]
-    due_handlers = [handler for handler in missing if handler.due >= 0]
-    if alive:
-        yield Finding("runners", CheckStatus.WELL, f"{len(alive)} alive")
-    else:
-        yield Finding("runners", CheckStatus.WRONG if due_handlers else CheckStatus.NOTE, "no runner is alive", START)
-    for finding in _faults(all_runners):
-        yield finding
-    async for finding in _rows(database, all_runners, thresholds):
-        yield finding
-    for unknown_handler in missing:
-        verdict = CheckStatus.WRONG if unknown_handler.due >= 0 else CheckStatus.NOTE
+async def _unclaimed(database: Database) -> list[HandlerWithoutRunner]:
+    """The handlers without a live runner, except those whose tasks are all paused."""
+    paused, handlers = await database.read(pauses), await database.read(unknown_handlers)
+    return [each for each in handlers if not (each.handler in paused.handlers or {*each.queues} <= {*paused.queues})]
+
+
+async def _handlers_without_runner(checked: Checked) -> AsyncIterator[Finding]:
+    for handler in await _unclaimed(checked.database):
         advice = "Start a runner with the module that defines it (-H), or terminate these tasks."
-        if unknown_handler.hosts:
+        if handler.hosts:
             advice = "Start a runner on such a host, or let any host take them: runner edit 'hosts:*' --hosts any."
-        yield Finding("handlers", verdict, unknown_line(unknown_handler), advice)
-    for finding in _pauses(paused, await database.read(clock)):
-        yield finding
-    for finding in _refused(await database.read(lane_heads)):
-        yield finding
-    for finding in _orders(await database.read(long_order_keys, MANY_IN_ORDER, COUNTED)):
-        yield finding
-    for cycle in (await database.read(dependency_cycles))[:MAX_CYCLES]:
-        text = f"these tasks wait for each other and never run: {' -> '.join(map(str, (*cycle, cycle[0])))}"
-        yield Finding("cycles", CheckStatus.WRONG, text, f"Break the cycle: runner unblock {cycle[0]}")
+        verdict = CheckStatus.WRONG if handler.due >= 0 else CheckStatus.NOTE
+        yield Finding("handlers", verdict, unknown_line(handler), advice)
 
 
-def _refused(heads: Sequence[Head]) -> Iterator[Finding]:
-    """Tasks that are first in their lanes and that no claim takes."""
-    refused = [head for head in heads if head.refused is not None]
+async def _pauses(checked: Checked) -> AsyncIterator[Finding]:
+    paused, at = await checked.database.read(pauses), await checked.database.read(clock)
+    for kind, option, entries in (("queue", "", paused.queues), ("handler", "--handler ", paused.handlers)):
+        for name, pause in entries.items():
+            advice = f"Resume with: runner resume {option}{quote(name)}"
+            yield Finding("pauses", CheckStatus.NOTE, paused_line(f"{kind} {name}", pause, at), advice)
+
+
+async def _waiting_tasks(checked: Checked) -> AsyncIterator[Finding]:
+    """Tasks that are first in their lanes and that no claim takes, and those that are slow or impossible to order."""
+    database = checked.database
+    refused = [head for head in await database.read(lane_heads) if head.refused is not None]
     for head in refused[:MAX_REFUSED]:
         name, queue = as_text(head.lane.handler), as_text(head.lane.queue)
         text = f"task {head.refused} ({name}) waits first in queue {queue} and is never claimed"
@@ -571,31 +552,19 @@ def _refused(heads: Sequence[Head]) -> Iterator[Finding]:
     if len(refused) > MAX_REFUSED:
         text = f"{count_noun(len(refused) - MAX_REFUSED, 'more task')} of other queues are never claimed either"
         yield Finding("tasks", CheckStatus.WRONG, text, "Fix the tasks above, then run this check again.")
-
-
-def _orders(keys: Mapping[str, Count]) -> Iterator[Finding]:
+    keys = await database.read(long_order_keys, MANY_IN_ORDER, COUNTED)
     for key, tasks in islice(keys.items(), MAX_REFUSED):
         text = f"{tasks.of('waiting task')} of order key {key} came from plain inserts: each claim checks all of them"
         advice = "They run in order, but slowly: submit the tasks of a key with `runner submit` or in Python."
         yield Finding("order", CheckStatus.NOTE, text, advice)
+    for cycle in (await database.read(dependency_cycles))[:MAX_CYCLES]:
+        text = f"these tasks wait for each other and never run: {' -> '.join(map(str, (*cycle, cycle[0])))}"
+        yield Finding("cycles", CheckStatus.WRONG, text, f"Break the cycle: runner unblock {cycle[0]}")
 
 
-def _is_paused(handler: HandlerWithoutRunner, paused: Pauses) -> bool:
-    """True if a pause covers all tasks of the handler, so that no runner is missing."""
-    return handler.handler in paused.handlers or set(handler.queues) <= set(paused.queues)
-
-
-def _pauses(paused: Pauses, at: datetime) -> Iterator[Finding]:
-    for queue, pause in paused.queues.items():
-        text = paused_line(f"queue {queue}", pause, at)
-        yield Finding("pauses", CheckStatus.NOTE, text, f"Resume with: runner resume {quote(queue)}")
-    for handler, pause in paused.handlers.items():
-        text = paused_line(f"handler {handler}", pause, at)
-        yield Finding("pauses", CheckStatus.NOTE, text, f"Resume with: runner resume --handler {quote(handler)}")
-
-
-def _schedules(rows: Sequence[ScheduleRow], at: datetime) -> Iterator[Finding]:
+async def _schedules(checked: Checked) -> AsyncIterator[Finding]:
     """Check that the schedules run, or that an operator paused them."""
+    rows, at = await checked.database.read(schedules, runs=1), await checked.database.read(clock)
     for row in rows:
         name, late = quote(row.id), row.lateness(at)
         if row.error is not None:
@@ -612,6 +581,13 @@ def _schedules(rows: Sequence[ScheduleRow], at: datetime) -> Iterator[Finding]:
             yield Finding("schedules", CheckStatus.NOTE, text, f"Run: runner schedules show {name}")
     if rows and all(row.pause is None and row.error is None and row.lateness(at) is None for row in rows):
         yield Finding("schedules", CheckStatus.WELL, f"{count_noun(len(rows), 'schedule')} on time")
+
+
+CHECKS = (
+    *(_connection, _held_locks, _server, _schema, _history, _runners, _rows),
+    *(_handlers_without_runner, _pauses, _waiting_tasks, _thresholds, _schedules),
+)
+"""The checks of a database, in the order of their findings."""
 
 
 def _print_settings(settings: Settings) -> None:
