@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Annotated, Any, Literal, Required, TextIO, TypedDict
 
 from runner.log_queue import queued
-from runner.model.current_task import CURRENT_TASK
 from runner.model.headers import trace_id
 from runner.model.shard import CURRENT_SHARD
+from runner.model.task import CURRENT_TASK
 from runner.model.text_limits import ERROR_LIMIT, to_storable
 from runner.resource_limits import reached_limit
 from runner.text.redact import hide, mask, redact, secrets

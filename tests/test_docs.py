@@ -11,11 +11,12 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from runner.cli.bench.parts import PARTS
 
 import runner
 from runner import Context, errors, handler, schedule
 from runner.cli.app import ALONE, build
-from runner.cli.bench.parts import PARTS
+from runner.cli.bench.verb import PARTS
 from runner.client.submission import Submitter
 from runner.db.migrations.roles import ROLES
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, tables

@@ -1,16 +1,22 @@
 """Delivery: the task that sends a notice to one receiver, retried as every task is."""
 
 import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from runner.alerts.mail import MailAddress, new_mail, send_mail
 from runner.alerts.message import Message
 from runner.alerts.notice import AlertNotice
-from runner.alerts.receivers import Receivers
+from runner.alerts.receivers import Receivers, alert_receivers
 from runner.alerts.sending import in_own_thread
 from runner.alerts.webhook import post
 from runner.client.handler import handler
+from runner.errors import InvalidSettings, PackageMissing
+from runner.handlers.registry import Handler
 from runner.handlers.resources import injected
 from runner.model.alert import DELIVER, QUEUE
+from runner.model.outcome import Dead
+from runner.settings import Settings
 from runner.settings.receivers import Receiver
 
 log = logging.getLogger("runner.alerts")
@@ -48,8 +54,6 @@ def send(receiver: Receiver, notice: AlertNotice) -> None:
     elif receiver.is_web:
         post(receiver, notice)
     else:
-        from runner.alerts.apprise import notify
-
         notify(receiver, message)
 
 
@@ -63,8 +67,6 @@ def check(receiver: Receiver) -> None:
     if receiver.is_mail:
         MailAddress.of(receiver)
     elif not receiver.is_web:
-        from runner.alerts.apprise import service_of
-
         service_of(receiver)
 
 
@@ -80,3 +82,68 @@ def _mail(receiver: Receiver, message: Message) -> None:
         mail["In-Reply-To"] = mail["References"] = first
     for refused in send_mail(to, mail):
         log.warning("%s refused %s; the other recipients have the mail", to, refused)
+
+
+class AppriseFailed(Exception):
+    """A service did not take a notice."""
+
+
+def service_of(receiver: Receiver) -> Any:
+    """Return the `Apprise` with the address of a receiver; connects to nothing.
+
+    Raises:
+        PackageMissing: apprise is not installed.
+        Dead: apprise does not know the address.
+    """
+    try:
+        import apprise
+    except ModuleNotFoundError:
+        raise PackageMissing(package="apprise", use=f"receiver {receiver}", extra="alerts", instead="") from None
+    service = apprise.Apprise()
+    if not service.add(receiver.url):
+        raise Dead(f"apprise does not accept the address of receiver {receiver.name}: see its list of services")
+    return service
+
+
+def notify(receiver: Receiver, message: Message) -> None:
+    """Send a message; waits for the service.
+
+    Raises:
+        AppriseFailed: the service did not take it. Apprise logs the reason at its logger `apprise`.
+        PackageMissing, Dead: see `service_of`.
+    """
+    service = service_of(receiver)
+    from apprise import NotifyType
+
+    kind = NotifyType.WARNING if message.is_first else NotifyType.SUCCESS
+    if not service.notify(title=message.headline, body=message.text, notify_type=kind):
+        raise AppriseFailed(f"{receiver} did not take the notice: the logger apprise has the reason")
+
+
+class RunnerWithAlerts(NamedTuple):
+    """The settings, the handlers and the open resources of a runner that sends notices."""
+
+    settings: Settings
+    handlers: dict[str, Handler]
+    resources: dict[str, Any]
+
+
+def with_alerts(settings: Settings, handlers: Mapping[str, Handler], resources: Mapping[str, Any]) -> RunnerWithAlerts:
+    """Add the handlers of alerts, their receivers, and their queue if the runner serves certain queues only.
+
+    Raises:
+        InvalidSettings: notices cannot be sent to a receiver.
+        PackageMissing: a receiver needs a package that is not installed.
+    """
+    receivers = Receivers.of(settings)
+    try:
+        for receiver in receivers.by_name.values():
+            check(receiver)
+    except Dead as error:
+        raise InvalidSettings(where=settings.origins.of("alert_receivers"), why=str(error)) from None
+    queues = (*settings.queues, QUEUE) if settings.queues else ()
+    return RunnerWithAlerts(
+        settings.model_copy(update={"queues": queues}),
+        {**handlers, deliver.name: deliver},
+        {**resources, alert_receivers.name: receivers},
+    )

@@ -1,14 +1,16 @@
 """Evaluation: one runner finds the alerts in each period, and submits a delivery of each notice to each receiver."""
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from urllib.request import Request
 
-from runner.alerts.grouping import grouped
 from runner.alerts.notice import AlertNotice
-from runner.alerts.ping import ping
+from runner.alerts.sending import in_own_thread
+from runner.alerts.webhook import fetch
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.errors import DatabaseUnavailable
@@ -19,8 +21,47 @@ from runner.queries.alerts.rules import alerts
 from runner.queries.alerts.thresholds import Thresholds
 from runner.settings import Settings
 from runner.settings.receivers import parse_receiver
+from runner.settings.types import Masked, value_text
 from runner.store.alerts import AlertChanges, claim_evaluation, record_alerts
 from runner.store.submit import submit_many
+
+log = logging.getLogger("runner.alerts")
+
+
+async def ping(address: Masked | str) -> None:
+    """Call the address once. A failure is a line of the log: the next evaluation calls again."""
+    request = Request(address, headers={"User-Agent": "tasktui"})  # noqa: S310 - the scheme is checked with the settings
+    try:
+        await in_own_thread(fetch, request, value_text(address))
+    except Exception as error:
+        log.warning("could not call the setting alert_ping: %s", error)
+
+
+MOST_OF_RULE = 5
+"""Alerts of one rule that each send a notice of their own."""
+
+NAMED = 3
+"""Alerts that are named in the alert of a group."""
+
+
+def grouped(alerts: Sequence[Alert]) -> Iterator[Alert]:
+    """Put one alert of the rule in the place of more than MOST_OF_RULE alerts of it."""
+    numbers = Counter(alert.rule for alert in alerts)
+    done = set()
+    for alert in alerts:
+        if numbers[alert.rule] <= MOST_OF_RULE:
+            yield alert
+        elif alert.rule not in done:
+            done.add(alert.rule)
+            yield _group([each for each in alerts if each.rule is alert.rule])
+
+
+def _group(alerts: Sequence[Alert]) -> Alert:
+    titles = "; ".join(alert.title for alert in alerts[:NAMED])
+    title, text = f"{len(alerts):,} alerts of the rule {alerts[0].rule}", f"{titles}; {len(alerts) - NAMED:,} more"
+    advice = f"All of them: runner alerts --rule {alerts[0].rule}"
+    return replace(alerts[0], subject="", title=title, text=text, advice=advice)
+
 
 log = logging.getLogger("runner.alerts")
 

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
-from runner.cli.output import print_json, print_line, print_table
+from runner.cli.output import print_answer, print_json, print_line, print_table
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
@@ -225,12 +225,10 @@ async def _silence(database: Database, name: str, by: Actor, options: SilenceOpt
         result = Silence(name, until, by.operator, by.reason)
     else:
         result = await database.write(silence, name, until, by)
-    if options.json:
-        print_json(SilenceChange("silence", name, result.until, True, options.dry_run))
-    else:
-        verb = "would be silenced" if options.dry_run else "silenced"
-        end = f"notices again {formatting.distance(until, at)}, or: runner alerts unsilence {one_line(name)}"
-        print_line(f"alert {one_line(name)} {verb}; {end}")
+    verb = "would be silenced" if options.dry_run else "silenced"
+    end = f"notices again {formatting.distance(until, at)}, or: runner alerts unsilence {one_line(name)}"
+    change = SilenceChange("silence", name, result.until, True, options.dry_run)
+    print_answer(change, f"alert {one_line(name)} {verb}; {end}", json=options.json)
     return Exit.OK
 
 
@@ -247,12 +245,9 @@ async def _unsilence(database: Database, name: str, by: Actor, options: SilenceO
         changed = name in (await database.read(alert_records)).silences
     else:
         changed = await database.write(unsilence, name, by)
-    if options.json:
-        print_json(SilenceChange("unsilence", name, None, changed, options.dry_run))
-    else:
-        verb = "would send" if options.dry_run else "sends"
-        sentence = f"alert {one_line(name)} {verb} its notices again"
-        print_line(sentence if changed else f"alert {one_line(name)} was not silenced")
+    verb = ("would send" if options.dry_run else "sends") + " its notices again" if changed else "was not silenced"
+    change = SilenceChange("unsilence", name, None, changed, options.dry_run)
+    print_answer(change, f"alert {one_line(name)} {verb}", json=options.json)
     return Exit.OK
 
 

@@ -286,7 +286,7 @@ async def run_checks(settings: Settings, thresholds: Thresholds = DEFAULT_THRESH
             for examine in CHECKS:
                 async for finding in examine(Checked(database, settings, thresholds)):
                     yield finding
-    except _Unreadable:
+    except _ChecksEnd:
         return
     except StoreError as error:
         yield Finding(DATABASE, CheckStatus.WRONG, str(error), code=error.exit_code)
@@ -317,7 +317,7 @@ class Checked(NamedTuple):
     thresholds: Thresholds
 
 
-class _Unreadable(Exception):
+class _ChecksEnd(Exception):
     """The other checks cannot read their tables."""
 
 
@@ -345,7 +345,7 @@ async def _held_locks(checked: Checked) -> AsyncIterator[Finding]:
     for finding in _locks(tables, checked.thresholds):
         yield finding
     if any(lock.mode == NO_READS and lock.is_long for lock in tables):
-        raise _Unreadable  # the other checks would wait for the lock
+        raise _ChecksEnd  # the other checks would wait for the lock
 
 
 async def _server(checked: Checked) -> AsyncIterator[Finding]:
@@ -368,7 +368,7 @@ async def _schema(checked: Checked) -> AsyncIterator[Finding]:
     if missing := await checked.database.read(missing_tables):
         text = f"{count_noun(len(missing), 'table')} of revision {revision} missing: {', '.join(missing)}"
         yield Finding("schema", CheckStatus.WRONG, text, f"{INCOMPLETE}.", Exit.DATABASE)
-        raise _Unreadable
+        raise _ChecksEnd
     yield Finding("schema", CheckStatus.WELL, f"the tables are at revision {revision}, {fits}")
     for finding in of_roles(await checked.database.read(missing_guards), checked.settings.url):
         yield finding

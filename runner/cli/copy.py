@@ -15,7 +15,7 @@ from runner.cli.options import (
     set_options,
     with_task_options,
 )
-from runner.cli.output import print_json, print_line
+from runner.cli.output import print_answer, print_json
 from runner.handlers.keyring import Keyring
 from runner.handlers.option_values import Clock
 from runner.handlers.options import SETTABLE
@@ -112,10 +112,7 @@ async def copy(
             print_json(CopyPreview(id, task, task.payload, task.headers, task.tags))
             return Exit.OK
         copied = await database.write(copy_task, id, values, local_actor(options.reason), limits)
-    if options.json:
-        print_json(CopyDocument(copied, id))
-    else:
-        print_line(f"Submitted task {copied}, a copy of task {id}.")
+    print_answer(CopyDocument(copied, id), f"Submitted task {copied}, a copy of task {id}.", json=options.json)
     return Exit.OK
 
 

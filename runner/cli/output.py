@@ -100,6 +100,11 @@ def print_json(document: object, *, reveal: bool = False) -> None:
     print(_UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text))
 
 
+def print_answer(document: object, line: str, *, json: bool) -> None:
+    """Print a result: its JSON document, or its line."""
+    print_json(document) if json else print_line(line)
+
+
 def note_model(model: object) -> None:
     """Keep the read model of an output, for the totals over shards."""
     if (capture := CAPTURE.get()) is not None:

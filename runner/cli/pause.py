@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, SINGLE_CHANGE, Connection, SingleChangeOptions, open_database
-from runner.cli.output import print_json, print_line
+from runner.cli.output import print_answer
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
@@ -77,10 +77,8 @@ async def pause(
             pause_row = await database.read(preview_pause, target, by, end)
         else:
             pause_row = await database.write(apply_pause, target, by, end)
-    if options.json:
-        print_json(PauseChange("pause", str(target), *pause_row, options.dry_run))
-    else:
-        print_line(_sentence(target, pause_row, at, dry_run=options.dry_run))
+    change = PauseChange("pause", str(target), *pause_row, options.dry_run)
+    print_answer(change, _sentence(target, pause_row, at, dry_run=options.dry_run), json=options.json)
     if warning:
         print_stderr(f"runner: {warning}")
     return Exit.OK

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from runner.cli.archive import selected_ids
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_targets
-from runner.cli.output import print_json, print_line
+from runner.cli.output import print_answer
 from runner.db.transaction import Transaction
 from runner.filter.parse import Filter
 from runner.operations.audit_log import AuditEntry, record
@@ -73,13 +73,10 @@ async def restore(
             found += len(selected)
             for first in range(0, 0 if dry_run else len(selected), CHUNK):
                 restored += await database.write(_restore, selected[first : first + CHUNK], archive, by)
-    if json:
-        print_json(RestoreDocument(dry_run, found, restored))
-    elif dry_run:
-        print_line(f"{count_noun(found, 'task')} would be restored, unless they exist")
-    else:
-        existing = f"; {found - len(restored):,} exist already" if found > len(restored) else ""
-        print_line(f"restored {count_noun(len(restored), 'task')}{existing}")
+    existing = f"; {found - len(restored):,} exist already" if found > len(restored) else ""
+    line = f"restored {count_noun(len(restored), 'task')}{existing}"
+    line = f"{count_noun(found, 'task')} would be restored, unless they exist" if dry_run else line
+    print_answer(RestoreDocument(dry_run, found, restored), line, json=json)
     return Exit.OK if found or isinstance(words, Filter) else Exit.NOT_FOUND
 
 

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, SINGLE_CHANGE, Connection, SingleChangeOptions, open_database
-from runner.cli.output import print_json, print_line
+from runner.cli.output import print_answer
 from runner.cli.pause import Handler, pause_target, print_script
 from runner.operations.names import name_warning
 from runner.operations.pause import pause_of
@@ -56,12 +56,9 @@ async def resume(
         else:
             changed = await database.write(apply_resume, target, local_actor(options.reason))
         warning = "" if changed else await database.read(name_warning, target)
-    if options.json:
-        print_json(ResumeChange("resume", str(target), changed, options.dry_run))
-    elif changed:
-        print_line(f"{target} {'would resume' if options.dry_run else 'resumed'}")
-    else:
-        print_line(f"{target} {'is' if options.dry_run else 'was'} not paused")
+    done, unchanged = ("would resume", "is not paused") if options.dry_run else ("resumed", "was not paused")
+    change = ResumeChange("resume", str(target), changed, options.dry_run)
+    print_answer(change, f"{target} {done if changed else unchanged}", json=options.json)
     if warning:
         print_stderr(f"runner: {warning}")
     return Exit.OK if changed else Exit.CONFLICT

@@ -14,7 +14,7 @@ from runner.cli.options import (
     SingleChangeOptions,
     open_database,
 )
-from runner.cli.output import note_model, print_json, print_line, print_table
+from runner.cli.output import note_model, print_answer, print_json, print_line, print_table
 from runner.cli.shard_list import ShardList, Unlisted, errors_of, print_partial
 from runner.db.database import Database
 from runner.db.transaction import clock
@@ -215,10 +215,8 @@ async def _send(
         return Exit.NOT_FOUND
     if not options.dry_run:
         await database.write(send_command, runner_id, str(command), by)
-    if options.json:
-        print_json(CommandResult(verb, runner_id, str(command), row.alive, options.dry_run))
-    else:
-        print_line(_sentence(row, command, options.dry_run))
+    result = CommandResult(verb, runner_id, str(command), row.alive, options.dry_run)
+    print_answer(result, _sentence(row, command, options.dry_run), json=options.json)
     if not row.alive:
         print_stderr(
             f"runner {runner_id} has sent no heartbeat for {formatting.age(row.heartbeat_age)}; it may be lost"

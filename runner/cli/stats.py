@@ -11,9 +11,8 @@ from runner.cli.output import note_model, print_json, print_line, print_table, p
 from runner.cli.shard_totals import ShardTotals
 from runner.db.transaction import Transaction, clock
 from runner.policy.limits import LimitUsage
-from runner.queries.counts import MOST_QUEUES, QueueCounts, counts
+from runner.queries.counts import MOST_QUEUES, QueueCounts, QueueTotals, counts, queue_totals
 from runner.queries.limits import limit_usages
-from runner.queries.queue_totals import QueueTotals, queue_totals
 from runner.queries.registries import Pause, pauses
 from runner.queries.runners import HandlerWithoutRunner, unknown_handlers
 from runner.queries.summary import Total, totals

@@ -20,7 +20,7 @@ from runner.cli.options import (
     set_options,
     with_task_options,
 )
-from runner.cli.output import print_block, print_json, print_line, progress
+from runner.cli.output import print_answer, print_block, print_json, progress
 from runner.cli.submit_databases import submit_databases
 from runner.client.client import connect, disconnect
 from runner.client.results import kept, wait_for_end
@@ -198,11 +198,9 @@ def _report(settings: Settings, result: SubmitResult, wait: WaitOptions, json: b
     if wait:
         print_stderr(_sentence(task_id, result))
         return wait_for_task(settings, task_id, wait, json=json)
-    if json:
-        shard = task_id.shard if isinstance(task_id, ShardId) else None
-        print_json(SubmitDocument(task_id, bool(result.duplicates), bool(result.replaced), shard))
-    else:
-        print_line(_sentence(task_id, result))
+    shard = task_id.shard if isinstance(task_id, ShardId) else None
+    document = SubmitDocument(task_id, bool(result.duplicates), bool(result.replaced), shard)
+    print_answer(document, _sentence(task_id, result), json=json)
     return Exit.OK
 
 
@@ -240,13 +238,11 @@ def _submit_lines(
             print_stderr(f"stopped: {count_noun(intake.submitted, 'task')} submitted, up to line {intake.last_line}")
             raise
     first, last = intake.ids or (None, None)
-    if json:
-        print_json(LinesDocument(intake.submitted, intake.duplicates, first, last, intake.bad))
-    else:
-        span = "" if first is None else f" ({first})" if first == last else f" ({first} to {last})"
-        duplicates = f"; {count_noun(intake.duplicates, 'duplicate')}" if intake.duplicates else ""
-        bad = f"; {count_noun(len(intake.bad), 'bad line')}" if intake.bad else ""
-        print_line(f"Submitted {count_noun(intake.submitted, 'task')}{span}{duplicates}{bad}.")
+    span = "" if first is None else f" ({first})" if first == last else f" ({first} to {last})"
+    duplicates = f"; {count_noun(intake.duplicates, 'duplicate')}" if intake.duplicates else ""
+    bad = f"; {count_noun(len(intake.bad), 'bad line')}" if intake.bad else ""
+    document = LinesDocument(intake.submitted, intake.duplicates, first, last, intake.bad)
+    print_answer(document, f"Submitted {count_noun(intake.submitted, 'task')}{span}{duplicates}{bad}.", json=json)
     if not intake.bad:
         return Exit.OK
     return Exit.PARTIAL if intake.submitted else Exit.BAD_INPUT

@@ -6,7 +6,7 @@ from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
 from runner.cli.options import read_filter
-from runner.cli.output import print_json, print_line, print_table
+from runner.cli.output import print_answer, print_json, print_line, print_table
 from runner.errors import InvalidInput
 from runner.filter import saved
 from runner.text.columns import Column
@@ -73,7 +73,7 @@ def views(
     if action == "save":
         return _save(name, words, as_json=json)
     saved.delete(saved.default_path(), name)
-    print_json(DeletedFilter(name)) if json else print_line(f"deleted {name}")
+    print_answer(DeletedFilter(name), f"deleted {name}", json=json)
     return Exit.OK
 
 
@@ -94,8 +94,5 @@ def _show(name: str | None, *, as_json: bool) -> int:
 def _save(name: str, words: tuple[str, ...], *, as_json: bool) -> int:
     filter_text = str(read_filter(words))
     saved.save(saved.default_path(), name, filter_text)
-    if as_json:
-        print_json(SavedFilter(name, filter_text))
-    else:
-        print_line(f"saved {name}: {filter_text or 'all tasks'}")
+    print_answer(SavedFilter(name, filter_text), f"saved {name}: {filter_text or 'all tasks'}", json=as_json)
     return Exit.OK

@@ -14,7 +14,7 @@ from runner.queries.workflows.list import workflows as read_workflows
 from runner.text import formatting
 from runner.text.columns import Column, figure
 from runner.text.document import Flat
-from runner.text.state_signs import stored_state_text
+from runner.text.formatting import stored_state_text
 
 
 class WorkflowDocument(NamedTuple):

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 from runner.errors import InvalidTask, TwoShards
 from runner.handlers.call_options import check_route
-from runner.model.current_task import CURRENT_TASK
 from runner.model.headers import read_headers
 from runner.model.shard import CURRENT_SHARD, ROUTE, ShardId
-from runner.model.task import DependsOn, NewTask
+from runner.model.task import CURRENT_TASK, DependsOn, NewTask
 from runner.model.task_batch import TaskBatch
 from runner.policy.shard_rule import load_shard_rule
 from runner.settings import Settings

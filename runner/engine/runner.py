@@ -485,7 +485,7 @@ def own_parts(
     selected = keyed_handlers(settings, select_handlers(handlers, settings.only, settings.without))
     if not settings.alert_receivers:
         return settings, selected, resources
-    from runner.alerts.built_in import with_alerts
+    from runner.alerts.deliver import with_alerts
 
     return with_alerts(settings, selected, resources)
 

@@ -12,9 +12,8 @@ from runner.engine.executing.jobs import end
 from runner.engine.forming_chunks import FormingChunks
 from runner.handlers.registry import Handler
 from runner.model.alert import DELIVER, QUEUE
-from runner.model.current_task import CURRENT_TASK
 from runner.model.headers import write_headers
-from runner.model.task import Claimed
+from runner.model.task import CURRENT_TASK, Claimed
 from runner.policy.polling import LookAhead
 from runner.text.redact import secrets
 

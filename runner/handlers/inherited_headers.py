@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from runner.errors import InvalidTask
-from runner.model.current_task import CURRENT_TASK
 from runner.model.headers import TRACE_HEADERS, read_headers
-from runner.model.task import NewTask
+from runner.model.task import CURRENT_TASK, NewTask
 from runner.model.task_batch import TaskBatch
 
 

@@ -1,5 +1,6 @@
 """Tasks: their states, the moves between states, and their records."""
 
+import contextvars
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -369,3 +370,7 @@ class SubmitResult(NamedTuple):
     duplicates: frozenset[int] = frozenset()
     replaced: frozenset[int] = frozenset()
     workflow: int | None = None
+
+
+CURRENT_TASK: contextvars.ContextVar[Claimed | None] = contextvars.ContextVar("runner_task", default=None)
+"""The task that the current context executes; threads of a runner and asyncio.to_thread inherit it."""

@@ -18,7 +18,7 @@ from runner.model.task import State
 from runner.policy.lanes import Head, Lane
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.queries import counting
-from runner.queries.counting import Count, RunningCounts, WaitingCounts
+from runner.queries.counting import Count, RunningCounts, WaitingCounts, total_of
 from runner.queries.registries import MOST, Pause, RegistryEntry, changed_entries, registry_entries
 from runner.queries.reports import Flow, flows
 from runner.queries.rows import as_text
@@ -316,3 +316,51 @@ def _oldest(heads: Iterable[Head]) -> dict[str, float]:
         if head.wait <= 0:
             ages[head.lane.queue] = max(ages.get(head.lane.queue, 0.0), -head.wait)
     return ages
+
+
+class QueueTotals(NamedTuple):
+    """The figures of all queues.
+
+    Args:
+        oldest: seconds since the first ready task became due; None if none is ready.
+        arrived: the tasks submitted in the last full minute.
+        finished: the tasks that ended in it.
+        failed: the attempts that failed in it.
+    """
+
+    ready: Count
+    scheduled: Count
+    retrying: Count
+    blocked: Count
+    running: Count
+    lost: Count
+    dead: Count
+    oldest: float | None
+    arrived: Count
+    finished: int
+    failed: int
+
+
+def queue_totals(lists: Iterable[Sequence[QueueCounts]], *, more: bool = False) -> QueueTotals:
+    """Sum up queues.
+
+    Args:
+        lists: the queues of each database; a list of MOST_QUEUES may lack some, so its sums are lower bounds.
+        more: True if the sums are lower bounds anyway.
+    """
+    lists = list(lists)
+    queues = [queue for each in lists for queue in each]
+    more = more or any(len(each) == MOST_QUEUES for each in lists)
+
+    def total(counts: Iterable[Count]) -> Count:
+        number, bounded = total_of(counts)
+        return Count(number, bounded or more)
+
+    minutes = [queue.minute for queue in queues]
+    names = [name for name in QueueTotals._fields if name not in ("oldest", "finished", "failed")]
+    return QueueTotals(
+        **{name: total(getattr(queue, name) for queue in queues) for name in names},
+        oldest=max((queue.oldest for queue in queues if queue.oldest is not None), default=None),
+        finished=sum(flow.finished for flow in minutes),
+        failed=sum(flow.failed for flow in minutes),
+    )

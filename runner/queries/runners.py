@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -17,12 +17,11 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_now, seconds_until
 from runner.model.alert import DELIVER, DELIVERIES, QUEUE
 from runner.model.shard import ShardId
-from runner.model.stuck_row import StuckReport, read_stuck
-from runner.model.task import BUCKETS, State
+from runner.model.stuck_row import VERBS_OF_RUNNING, StuckReport, StuckRow, StuckVerb, read_stuck
+from runner.model.task import BUCKETS, LIVE, State
 from runner.policy.lanes import Lane, runner_queue, serves
 from runner.policy.selection import stored_buckets
 from runner.queries.counting import lane_heads
-from runner.queries.current_stuck import current_stuck
 from runner.queries.registries import registry_entries
 from runner.queries.rows import as_int, as_text, from_row, number, readable, text, texts
 from runner.store.heartbeat import MOST_SUSPECTS, ExecutorSlots, LoopBlock
@@ -375,14 +374,16 @@ async def unknown_handlers(tx: Transaction) -> list[HandlerWithoutRunner]:
     return sorted(result, key=lambda row: (-row.due, row.handler))
 
 
-async def busy_slots(tx: Transaction) -> dict[int, dict[str, int]]:
+async def busy_slots(tx: Transaction, ids: Sequence[int] | None = None) -> dict[int, dict[str, int]]:
     """Count the running tasks of each runner, at most 10,000 over all, by handler, most first.
 
     Args:
         tx: an open transaction; one statement is executed.
+        ids: only these runners; None for all.
     """
     task = tx.tables.task.c
-    window = sa.select(task.runner_id, task.handler).where(is_state(task.state, State.RUNNING)).limit(10_000).subquery()
+    claimed = [is_state(task.state, State.RUNNING), *([] if ids is None else [tx.dialect.one_of(task.runner_id, ids)])]
+    window = sa.select(task.runner_id, task.handler).where(*claimed).limit(10_000).subquery()
     groups = (window.c.runner_id, window.c.handler)
     rows = await tx.rows(sa.select(*groups, sa.func.count().label("tasks")).group_by(*groups))
     slots: dict[int, dict[str, int]] = defaultdict(dict)
@@ -396,3 +397,21 @@ async def silent_runners(tx: Transaction) -> int:
     """Count the registered runners whose lease has expired."""
     runner = tx.tables.runner.c
     return int((await tx.rows(sa.select(sa.func.count()).where(runner.lease_until < db_now())))[0][0])
+
+
+async def current_stuck(tx: Transaction, rows: Sequence[StuckRow]) -> list[StuckRow]:
+    """Leave out the rows of tasks that have ended since a runner stored them, or that no longer run.
+
+    Args:
+        tx: an open transaction; one statement is executed if there are rows.
+    """
+    task = tx.tables.task.c
+    ids = [row.task for row in rows]
+    found = await tx.rows(sa.select(task.id, task.state).where(tx.dialect.one_of(task.id, ids))) if ids else []
+    states = {row.id: row.state for row in found}
+    return [row for row in rows if row.verb == "prune" or states.get(row.task) in _states_of(row.verb)]
+
+
+def _states_of(verb: StuckVerb) -> Collection[str]:
+    """The states of a task whose row a verb changes."""
+    return (State.RUNNING,) if verb in VERBS_OF_RUNNING else LIVE

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 
 from runner.db.schema import NO_BIN
 from runner.db.transaction import Transaction, clock
-from runner.errors import InvalidInput, InvalidRetryPlan, InvalidSettings
+from runner.errors import InvalidInput, InvalidRetryPlan
 from runner.handlers.parameters import read_signature
 from runner.policy.capacity import MINUTE, Pool
-from runner.policy.claim_order import STRICT, ClaimOrder, known_order
+from runner.policy.claim_order import ClaimOrder
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.policy.rate import Rate, checked
 from runner.policy.retry import Retries, RetryPlan, parse_plan
@@ -26,8 +26,9 @@ from runner.queries.limits import limit_usages
 from runner.queries.registries import MOST, pauses
 from runner.queries.reports import Flow
 from runner.queries.rows import as_int, as_text, moment, text
-from runner.queries.runners import RunnerRow, runners
+from runner.queries.runners import runners
 from runner.queries.summary import totals
+from runner.queries.why.facts import order_of
 from runner.store.claim.survey import MANY, survey
 
 MOST_SAMPLED = 2_000
@@ -76,19 +77,11 @@ async def present(tx: Transaction, hours: float, retry: str, max_attempts: int) 
     usages = await limit_usages(tx)
     limits = {(usage.kind, usage.name): usage.limits for usage in usages}
     paused |= {(usage.kind, usage.name) for usage in usages if usage.breaker is not None}
-    configuration = Configuration(_order(live), pools_of(live, sorted(work_keys)), limits, frozenset(paused))
+    configuration = Configuration(order_of(live), pools_of(live, sorted(work_keys)), limits, frozenset(paused))
     flows = {(each.queue, each.handler): each.flow for each in past}
     retries = await _retries(tx, flows, parse_plan(retry), max_attempts)
     workload = Workload(minutes, arrivals, backlogs, durations, await _kinds(tx), retries)
     return Present(at, workload, configuration, len(live))
-
-
-def _order(live: Sequence[RunnerRow]) -> ClaimOrder:
-    """The order of the first runner. A class of its own is unknown here, and counts as strict."""
-    try:
-        return (known_order(live[0].claim_order) if live else None) or STRICT
-    except InvalidSettings:
-        return STRICT
 
 
 async def _arrivals(tx: Transaction, since: datetime, minutes: int) -> dict[tuple[int, WorkKey], int]:

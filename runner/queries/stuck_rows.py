@@ -9,9 +9,8 @@ from runner.db.row_locks import row_locks
 from runner.db.transaction import Transaction
 from runner.db.types import db_now
 from runner.model.stuck_row import StuckCause, StuckRow, read_stuck
-from runner.queries.current_stuck import current_stuck
 from runner.queries.rows import text
-from runner.queries.runners import RunnerRow
+from runner.queries.runners import RunnerRow, current_stuck
 
 
 def stuck_on(runners: Iterable[RunnerRow]) -> list[StuckRow]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.errors import InvalidSettings
 from runner.model.home import expand_home
-from runner.settings.passwords import with_password
+from runner.settings.password_command import PasswordCommand
 from runner.settings.profiles import ConfigFile, Profile, read_config
 from runner.settings.settings import (
     ENV_PREFIX,
@@ -158,3 +158,24 @@ def _reject_contradiction(active: Profile, outside: Iterable[SettingLayer]) -> N
 def _of_file(file: ConfigFile, active: Profile | None) -> SettingLayer:
     values = {"profile": active and active.name, "config": file.path if file.exists else None}
     return SettingLayer({name: value for name, value in values.items() if value}, lambda _: f"found in {file.path}")
+
+
+def with_password(settings: Settings) -> Settings:
+    """Add the password of the settings to their URL, unless it has one or is a SQLite file.
+
+    Raises:
+        InvalidSettings: `password` and `password_command` are both set, or see `PasswordCommand`.
+    """
+    url, origins = settings.url, settings.origins
+    if url.file is not None or url.password is not None:
+        return settings
+    if settings.password is not None and settings.password_command is not None:
+        why = f"{origins.of('password')} is set too: remove one of them"
+        raise InvalidSettings(where=origins.of("password_command"), why=why)
+    if settings.password is not None:
+        password = str(settings.password)
+    elif settings.password_command is not None:
+        password = PasswordCommand(settings.password_command, origins.of("password_command")).password
+    else:
+        return settings
+    return settings.model_copy(update={"url": replace(url, password=password)})

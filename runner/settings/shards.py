@@ -1,7 +1,7 @@
 """The settings of each shard: those of the profile that names it, with the database of its own profile."""
 
 from runner.errors import InvalidSettings
-from runner.settings.passwords import with_password
+from runner.settings.loading import with_password
 from runner.settings.profiles import ConfigFile, Profile, read_config
 from runner.settings.settings import Settings
 

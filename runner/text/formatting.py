@@ -3,13 +3,39 @@
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, tzinfo
+from types import MappingProxyType
 
 from runner.model.shard import CURRENT_SHARD
 from runner.model.task import Shown, State
 from runner.text.redact import mask
 from runner.text.sanitize import one_line
-from runner.text.state_signs import state_text
 from runner.text.times import format_age, format_moment
+
+SIGNS: Mapping[Shown, str] = MappingProxyType(
+    {
+        Shown.READY: "○",
+        Shown.SCHEDULED: "◔",
+        Shown.RETRYING: "↻",
+        Shown.BLOCKED: "◇",
+        Shown.RUNNING: "►",
+        Shown.LOST: "◌",
+        Shown.SUCCEEDED: "✓",
+        Shown.DEAD: "✗",
+        Shown.CANCELLED: "⊘",
+    }
+)
+"""One narrow sign per state, always shown with its word: never the sign or a colour alone."""
+
+
+def state(shown: Shown) -> str:
+    """A displayed state: sign and word."""
+    return f"{SIGNS[shown]} {shown}"
+
+
+def stored_state_text(state: State) -> str:
+    """A stored state, as of a workflow: sign and word."""
+    return f"{SIGNS[Shown.READY if state is State.WAITING else Shown(state)]} {state}"
+
 
 NOTHING = "-"
 """The text of a missing value."""
@@ -189,11 +215,6 @@ def exact(moment: datetime | None, at: datetime, zone: tzinfo) -> str:
 def attempts(attempt: int, most: int | None) -> str:
     """Attempts used and allowed: `2/4`."""
     return f"{attempt}/{most}" if most else str(attempt)
-
-
-def state(shown: Shown) -> str:
-    """A displayed state: sign and word."""
-    return state_text(shown)
 
 
 def reason(error: str | None) -> str:

@@ -8,9 +8,8 @@ from typing import NamedTuple
 from runner.db.transaction import Transaction, clock
 from runner.errors import RunnerError
 from runner.model.alert import Alert, AlertRule, Severity, Silence
-from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.facts import MAX_ERROR, MAX_TEXT, AlertFacts, shown
 from runner.queries.alerts.rules import alerts
-from runner.queries.alerts.shown import MAX_ERROR, MAX_TEXT, shown
 from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.deaths import dead_by_handler
 from runner.queries.overview import Overview, read_overview

@@ -8,10 +8,9 @@ from runner.model.shard import ShardId
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.counting import WaitingCounts
-from runner.queries.counts import QueueCounts
+from runner.queries.counts import QueueCounts, QueueTotals, queue_totals
 from runner.queries.counts import waiting as read_backlog
 from runner.queries.overview import Overview, deepened, read_overview
-from runner.queries.queue_totals import QueueTotals, queue_totals
 from runner.queries.runners import used_slots
 from tasktui.data.alerts import Attention, attention
 from tasktui.data.queue_order import sorted_queues

@@ -12,7 +12,7 @@ from textual.containers import VerticalScroll
 from runner.filter.fields import FIELDS
 from runner.model.task import Shown
 from runner.settings import Settings
-from runner.text.state_signs import SIGNS
+from runner.text.formatting import SIGNS
 from tasktui.actions.as_command import command_line
 from tasktui.commands.syntax import COMMANDS
 from tasktui.dialogs.modal import ModalDialog

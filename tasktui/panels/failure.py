@@ -8,7 +8,7 @@ from runner.queries.contrast import Contrast
 from runner.queries.failures import FailureChange, Failures, GroupTasks, LatestTask, Shares
 from runner.queries.shard_failures import shards_text
 from runner.text import formatting
-from runner.text.state_signs import SIGNS
+from runner.text.formatting import SIGNS
 from tasktui.data.failures import MOST_LATEST, FailureGroups, GroupDetail
 from tasktui.data.task_list import is_new
 from tasktui.render.code import error_rows

@@ -12,10 +12,10 @@ from runner.queries.task.steps import StepRow, signal_lines
 from runner.queries.task.timeline import timeline
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
+from runner.text.formatting import SIGNS
 from runner.text.redact import decode, mask
 from runner.text.runner_name import process_name
 from runner.text.sanitize import count_noun, one_line
-from runner.text.state_signs import SIGNS
 from tasktui.render.code import error_rows, payload_rows
 from tasktui.render.plot import Span, gauge, time_axis
 from tasktui.render.render import fitted, line

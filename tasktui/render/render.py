@@ -13,7 +13,6 @@ from textual.content import Content
 from runner.model.task import Shown, State
 from runner.text import formatting
 from runner.text.sanitize import CUT, clean
-from runner.text.state_signs import state_text
 from tasktui.render.theme import content_style
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def lines(parts: Iterable[Content]) -> Content:
 def state(shown: Shown) -> Cell:
     """A state with sign, word and colour."""
     strong = "bold " if shown in (Shown.DEAD, Shown.LOST) else ""
-    return Cell(state_text(shown), f"{strong}{shown}")
+    return Cell(formatting.state(shown), f"{strong}{shown}")
 
 
 def handler_cell(name: str, spec: str = "text") -> Cell:

@@ -11,7 +11,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from runner.model.task import Shown
-from runner.text.state_signs import SIGNS
+from runner.text.formatting import SIGNS
 from tasktui.render.render import fitted, line
 from tasktui.render.theme import current, key_sign, style
 

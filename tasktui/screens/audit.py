@@ -22,9 +22,9 @@ from runner.queries.audit import AuditRecord, ChangeGroup, change_groups
 from runner.queries.fate import GroupFate, fate
 from runner.queries.task.timeline import format_entry
 from runner.text import formatting
+from runner.text.formatting import SIGNS
 from runner.text.redact import decode_audit, differences
 from runner.text.sanitize import count_noun
-from runner.text.state_signs import SIGNS
 from runner.text.times import format_moment
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.messages import Notice

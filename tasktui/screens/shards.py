@@ -9,9 +9,8 @@ from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
 from runner.queries.counting import Count
-from runner.queries.counts import QueueCounts
+from runner.queries.counts import QueueCounts, QueueTotals, queue_totals
 from runner.queries.overview import Overview
-from runner.queries.queue_totals import QueueTotals, queue_totals
 from runner.text import formatting
 from runner.text.sanitize import count_noun
 from tasktui.commands.syntax import filter_of

@@ -14,7 +14,7 @@ from runner.filter.parse import Filter
 from runner.filter.sort import NEWEST, Sort, SortField, parse_sort
 from runner.model.task import Shown, State
 from runner.queries.task_list.compile import QUIET
-from runner.text.state_signs import SIGNS
+from runner.text.formatting import SIGNS
 from tasktui.actions.action import Targets
 from tasktui.actions.as_command import filter_word
 from tasktui.data.task_list import (

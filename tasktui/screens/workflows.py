@@ -17,7 +17,7 @@ from runner.queries.workflows.critical import CriticalPath
 from runner.queries.workflows.lines import CRITICAL, GraphLine, graph_lines
 from runner.queries.workflows.list import WorkflowRow
 from runner.text import formatting
-from runner.text.state_signs import stored_state_text
+from runner.text.formatting import stored_state_text
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.data.workflows import MOST, WorkflowBoard, read_workflows
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from runner.alerts.deliver import deliver, send
+from runner.alerts.evaluation import ping
 from runner.alerts.mail import MailRefused
 from runner.alerts.notice import AlertNotice
-from runner.alerts.ping import ping
 from runner.alerts.receivers import Receivers
 from runner.alerts.sending import MOST, NAME, TooManyCalls, in_own_thread
 from runner.alerts.webhook import WebhookFailed

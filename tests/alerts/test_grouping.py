@@ -1,6 +1,6 @@
 """Many alerts of one rule are one notice; few are one each."""
 
-from runner.alerts.grouping import MOST_OF_RULE, grouped
+from runner.alerts.evaluation import MOST_OF_RULE, grouped
 from runner.model.alert import Alert, AlertRule, Severity
 
 DEAD = Alert(AlertRule.TASKS_DEAD, "", Severity.CRITICAL, "3 tasks died", "", "runner failures")

@@ -7,10 +7,10 @@ from statistics import median
 
 import sqlalchemy as sa
 
-from runner.cli.bench.context import BenchContext
 from runner.cli.bench.exchange import HANDLER
 from runner.cli.bench.load import PAD
 from runner.cli.bench.plan import Measurement
+from runner.cli.bench.workers import BenchContext
 from runner.db.schema import Tables
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction

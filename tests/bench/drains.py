@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, replace
 
-from runner.cli.bench.context import BenchContext
 from runner.cli.bench.drain import MICRO, drain, drain_backlog
 from runner.cli.bench.exchange import WorkerReport
 from runner.cli.bench.plan import Measurement
+from runner.cli.bench.workers import BenchContext
 from runner.db.database import Database
 from tests.bench import stopwatch
 from tests.bench.statements import Cost, Statements

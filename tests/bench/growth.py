@@ -19,10 +19,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.cli.bench.context import BenchContext
 from runner.cli.bench.exchange import HANDLER
 from runner.cli.bench.load import CHUNK, Load, TaskCounts, analyze, finished_count
 from runner.cli.bench.plan import Measurement
+from runner.cli.bench.workers import BenchContext, Workers
 from runner.db.database import Database
 from runner.db.schema import MINUTE_COUNTS, MINUTE_TIMES, is_state
 from runner.db.transaction import Transaction, clock
@@ -119,7 +119,7 @@ async def _run(context: BenchContext, part: Growth, rows: int) -> tuple[int, int
     async with context.create_load() as load:
         context.show(f"filling {rows:,} rows")
         tasks = await part.fill(load, rows, context.plan.tasks)
-        async with context.workers(runners, is_plain=part.is_plain) as workers:
+        async with Workers(context, runners, is_plain=part.is_plain) as workers:
             await workers.wait_for_starts(tasks)
             deadline = time.monotonic() + TIMEOUT
             # Each settle adds to these sums in its own transaction; counting the tasks would read all other rows.

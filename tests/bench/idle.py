@@ -8,11 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.cli.bench.context import BenchContext
 from runner.cli.bench.drain import WARM_UP, percentiles
 from runner.cli.bench.exchange import HANDLER
 from runner.cli.bench.load import TIMEOUT, Load
 from runner.cli.bench.plan import Measurement
+from runner.cli.bench.workers import BenchContext, Workers
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.errors import BenchFailed
@@ -49,7 +49,7 @@ async def schedules(context: BenchContext) -> Measurement:
 
 
 async def _idle(context: BenchContext, load: Load) -> Measurement:
-    async with context.workers() as workers:
+    async with Workers(context) as workers:
         await load.many(WARM_UP)
         await workers.wait_for_starts(WARM_UP)
         await load.wait_until_done()
@@ -71,7 +71,7 @@ async def ticks(context: BenchContext) -> Measurement:
         options = json.dumps({"priority": Priority.HIGHEST})
         rule = {"rule": "every 1s", "overlap": "allow", "misfire": "all 1000", "options": options}
         await load.database.write(_add_schedules, TICKING_SCHEDULES, rule)
-        async with context.workers() as workers:
+        async with Workers(context) as workers:
             await workers.wait_for_starts(1)
             await asyncio.sleep(plan.seconds * IDLE_SHARE)
             lateness = await _lateness(load.database)

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from runner.cli.bench.parts import BenchPart, read_parts
 from runner.cli.bench.plan import UNITS, BenchPlan, BenchReport, Unit
-from runner.cli.bench.verb import document, exit_code, interruptible_bench, print_report
+from runner.cli.bench.verb import BenchPart, document, exit_code, interruptible_bench, print_report, read_parts
 from runner.cli.output import print_json, print_line, print_table, print_title
 from runner.settings import load
 from runner.text.columns import Column, figure

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from runner.cli.bench.context import BenchContext
 from runner.cli.bench.exchange import HANDLER
 from runner.cli.bench.load import TaskCounts
 from runner.cli.bench.plan import BenchReport, Measurement
+from runner.cli.bench.workers import BenchContext, Workers
 from runner.handlers.registry import Options
 from runner.model.task import NewTask, OrderKey, Scope, UniqueKey
 from runner.operations.limit import LimitEdit, set_limits
@@ -120,7 +120,7 @@ async def _drain(context: BenchContext, strategy: Strategy, count: int, proofs: 
         await load.many(tasks, strategy.task)
         await load.analyze()
         settings = [_settings(strategy.settings or {}, index, count) for index in range(count)]
-        async with context.workers(count, settings=settings, options=strategy.options) as workers:
+        async with Workers(context, count, settings=settings, options=strategy.options) as workers:
             await workers.wait_for_starts(tasks)
             finished_at = await load.wait_until_done()
             first_start = workers.first

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.cli.bench.parts import read_parts
 from runner.cli.bench.plan import BenchPlan, BenchReport, Measurement
+from runner.cli.bench.verb import read_parts
 from runner.cli.exit_codes import Exit
 from tests.bench.laboratory import GROUPS, HISTORY_WORK, LAB_UNITS, PLAIN, main, parts
 from tests.bench.stopwatch import PROFILED, STEPS, Stopwatch, WorkerStep

@@ -14,8 +14,8 @@ from runner.engine.executing.attempt_outcome import AttemptLimits
 from runner.engine.executing.executor import Executor
 from runner.engine.executing.jobs import AttemptJob
 from runner.engine.slots import Running
-from runner.model.current_task import CURRENT_TASK
 from runner.model.outcome import Cancelled, Done, Interrupted, Outcome, Retry
+from runner.model.task import CURRENT_TASK
 from tests.engine.harness import WAIT_SECONDS, Harness, until
 from tests.engine.test_executor import running_task
 

@@ -18,11 +18,10 @@ from runner.queries.task.detail import task_detail
 from runner.queries.task_list.search import find
 from runner.queries.workflows.critical import critical_paths
 from runner.queries.workflows.graph import WorkflowGraph, workflow_graph
-from runner.queries.workflows.layers import layers
 from runner.queries.workflows.lines import graph_lines, heading
 from runner.queries.workflows.list import WorkflowName, workflows
 from runner.queries.workflows.mermaid import mermaid
-from runner.queries.workflows.svg import svg
+from runner.queries.workflows.svg import layers, svg
 from runner.store.submit import submit_with_result
 from tests.store.dependencies import resolve_parents
 from tests.store.rows import ahead

@@ -10,7 +10,7 @@ from textual.css.stylesheet import Stylesheet
 
 from runner.errors import InvalidInput
 from runner.model.task import Shown
-from runner.text.state_signs import SIGNS
+from runner.text.formatting import SIGNS
 from tasktui.render import theme
 from tasktui.render.rows import cap, plain
 from tasktui.render.theme import DARK, GRADIENTS, LIGHT, SIGN_PAIRS, SIXTEEN, STATES, THEMES, suitable

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from runner.model.task import Shown
+from runner.text.formatting import SIGNS, state
 from runner.text.sanitize import MOST_MARKS, clean, count_noun, one_line
-from runner.text.state_signs import SIGNS, state_text
 
 HOSTILE = {
     "colour": "\x1b[31mred",
@@ -83,7 +83,7 @@ def test_every_state_has_a_distinct_symbol_one_cell_wide() -> None:
     assert set(SIGNS) == set(Shown)
     assert len(set(SIGNS.values())) == len(Shown)
     assert {cell_len(sign) for sign in SIGNS.values()} == {1}
-    assert state_text(Shown.DEAD) == f"{SIGNS[Shown.DEAD]} {Shown.DEAD}"
+    assert state(Shown.DEAD) == f"{SIGNS[Shown.DEAD]} {Shown.DEAD}"
 
 
 @pytest.mark.parametrize(("number", "text"), [(0, "0 tasks"), (1, "1 task"), (2, "2 tasks"), (2_000, "2,000 tasks")])

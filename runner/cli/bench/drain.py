@@ -5,11 +5,10 @@ import time
 from collections.abc import Sequence
 from statistics import quantiles
 
-from runner.cli.bench.context import BenchContext
 from runner.cli.bench.exchange import WorkerReport
 from runner.cli.bench.load import CHUNK, Load
 from runner.cli.bench.plan import Measurement
-from runner.cli.bench.workers import COMMAND, Workers
+from runner.cli.bench.workers import COMMAND, BenchContext, Workers
 from runner.errors import BenchFailed
 
 MICRO = 1e6
@@ -37,7 +36,7 @@ async def drain_backlog(
     tasks = context.plan.tasks
     await load.many(tasks)
     await load.analyze()
-    async with context.workers(runners, command=command) as workers:
+    async with Workers(context, runners, command=command) as workers:
         await workers.wait_for_starts(tasks)
         finished_at = await load.wait_until_done()
         first_start = workers.first
@@ -61,7 +60,7 @@ Sample = tuple[float, int]
 async def sustained(context: BenchContext) -> Measurement:
     """Submit as fast as tasks run; measures the rate and whether it stays constant."""
     runners = context.plan.runners
-    async with context.create_load() as load, context.workers(runners) as workers:
+    async with context.create_load() as load, Workers(context, runners) as workers:
         await load.many(CHUNK)
         await workers.wait_for_starts(CHUNK)
         samples = await _produce(context, load, workers)
@@ -110,7 +109,7 @@ PERCENT = 100
 async def latency(context: BenchContext) -> Measurement:
     """Submit at a constant low rate; measures the time from before the submit to the start of the handler."""
     tasks = context.plan.latencies
-    async with context.create_load() as load, context.workers() as workers:
+    async with context.create_load() as load, Workers(context) as workers:
         await load.many(WARM_UP)
         await workers.wait_for_starts(WARM_UP)
         clock = asyncio.get_running_loop().time

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from runner.cli.bench.context import BenchContext
 from runner.cli.bench.exchange import HANDLER
 from runner.cli.bench.load import PAD, Load
 from runner.cli.bench.plan import Measurement
+from runner.cli.bench.workers import BenchContext
 from runner.client.client import connect, disconnect
 from runner.client.handler import TaskHandler
 

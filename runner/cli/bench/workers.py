@@ -1,4 +1,4 @@
-"""The runner processes of one measurement."""
+"""The runner processes of one measurement, and its context."""
 
 import asyncio
 import contextlib
@@ -6,12 +6,16 @@ import json
 import pickle
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from runner.cli.bench.exchange import Counter, WorkerConfig, WorkerReport
+from runner.cli.bench.load import Load
+from runner.cli.bench.plan import BenchPlan
 from runner.cli.bench.sandbox import Sandbox
 from runner.errors import BenchFailed
 from runner.text.sanitize import clean
@@ -33,6 +37,21 @@ Show = Callable[[str], None]
 """Shows a progress line."""
 
 
+@dataclass(frozen=True, slots=True)
+class BenchContext:
+    """The context of a part."""
+
+    sandbox: Sandbox
+    plan: BenchPlan
+    show: Show
+
+    @asynccontextmanager
+    async def create_load(self) -> AsyncIterator[Load]:
+        """Create empty tables and a load for them; removes both after the block."""
+        async with self.sandbox.empty() as database:
+            yield Load(database, notify=self.sandbox.settings.notify)
+
+
 class Workers:
     """Runner processes that live as long as the block.
 
@@ -46,20 +65,18 @@ class Workers:
 
     def __init__(
         self,
-        sandbox: Sandbox,
-        count: int,
-        show: Show,
+        context: BenchContext,
+        count: int = 1,
         *,
         settings: Sequence[Mapping[str, Any]] | None = None,
         options: "Options | None" = None,
         is_plain: bool = False,
         command: Sequence[str] = COMMAND,
     ) -> None:
-        self._sandbox = sandbox
-        self._show = show
+        self._sandbox, self._show = context.sandbox, context.show
         self._options, self._is_plain, self._command = options, is_plain, command
         self._settings = settings or [{}] * count
-        self._files = [sandbox.folder / f"runner{index}" for index in range(count)]
+        self._files = [self._sandbox.folder / f"runner{index}" for index in range(count)]
         for file in self._files:
             file.unlink(missing_ok=True)
         self._counters = [Counter(file) for file in self._files]

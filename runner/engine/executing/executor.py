@@ -52,9 +52,9 @@ from runner.handlers.functions import FORKS, call_on_loop, end_copy
 from runner.handlers.own_transaction import OwnTransaction
 from runner.handlers.steps import OwnSteps, StepStore
 from runner.logs import log_exception
-from runner.model.current_task import CURRENT_TASK
 from runner.model.headers import NO_HEADERS, read_headers
 from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outcome, Release, Retry
+from runner.model.task import CURRENT_TASK
 from runner.resource_limits import SPARE_THREADS, reached_limit, require_threads
 from runner.text.sanitize import count_noun
 

@@ -4,8 +4,7 @@ import asyncio
 import logging
 from typing import Any, ClassVar
 
-from runner.model.current_task import CURRENT_TASK
-from runner.model.task import Claimed
+from runner.model.task import CURRENT_TASK, Claimed
 
 log = logging.getLogger("runner.task")
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from runner.engine.executing.jobs import AttemptJob, Child
 from runner.errors import ConfigurationError
-from runner.model.current_task import CURRENT_TASK
+from runner.model.task import CURRENT_TASK
 
 log = logging.getLogger("runner")
 

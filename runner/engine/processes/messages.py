@@ -22,7 +22,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, NamedTuple, Protocol
 
 from runner.engine.executing.attempt_outcome import failure_of
-from runner.model.current_task import CURRENT_TASK
 from runner.model.duration import parse_duration
 from runner.model.outcome import (
     Cancelled,
@@ -39,7 +38,7 @@ from runner.model.outcome import (
     Snooze,
     Suspended,
 )
-from runner.model.task import Claimed, DependsOn, NewTask, OnDuplicate, OrderKey, Scope, UniqueKey
+from runner.model.task import CURRENT_TASK, Claimed, DependsOn, NewTask, OnDuplicate, OrderKey, Scope, UniqueKey
 from runner.settings import Settings
 from runner.text.sanitize import error_text
 

@@ -17,6 +17,20 @@ if TYPE_CHECKING:  # The first data of the console do not need these.
     from runner.queries.schedules import ScheduleRow
     from runner.queries.task.parents import StuckTasks
 
+from runner.text import formatting
+from runner.text.sanitize import clean
+
+MAX_KINDS = 3
+"""Error types, queues and runners listed in an alert."""
+
+MAX_TEXT, MAX_ERROR = 60, 300
+"""Maximum characters of a text from the database, and of an error of it, which has the advice at its end."""
+
+
+def shown(value: object, limit: int = MAX_TEXT) -> str:
+    """A text from the database on one line, safe to print."""
+    return clean(formatting.text(value), limit)
+
 
 @dataclass(frozen=True, slots=True)
 class AlertFacts:

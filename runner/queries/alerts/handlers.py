@@ -4,8 +4,7 @@ from collections.abc import Container, Iterator
 from shlex import quote
 
 from runner.model.alert import Alert, AlertRule, Severity
-from runner.queries.alerts.facts import AlertFacts
-from runner.queries.alerts.shown import MAX_TEXT, shown
+from runner.queries.alerts.facts import MAX_TEXT, AlertFacts, shown
 from runner.queries.counting import total_of
 from runner.queries.counts import QueueCounts
 from runner.queries.overview import FEW, NEGLECTED, RECENT

@@ -5,8 +5,7 @@ from datetime import timedelta
 from shlex import quote
 
 from runner.model.alert import Alert, AlertRule, Severity
-from runner.queries.alerts.facts import AlertFacts
-from runner.queries.alerts.shown import shown
+from runner.queries.alerts.facts import AlertFacts, shown
 from runner.queries.counts import QueueCounts
 from runner.queries.overview import MINUTE, Slowdown
 from runner.text import formatting

@@ -4,8 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from runner.model.alert import QUEUE, Alert, AlertRule, Severity
-from runner.queries.alerts.facts import AlertFacts
-from runner.queries.alerts.shown import MAX_ERROR, MAX_KINDS, shown
+from runner.queries.alerts.facts import MAX_ERROR, MAX_KINDS, AlertFacts, shown
 from runner.queries.counting import Count, total_of
 from runner.queries.overview import Overview
 from runner.queries.reports import Flow

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from runner.model.alert import Alert, AlertRule, Severity
 from runner.model.schedule import TickOutcome
-from runner.queries.alerts.facts import AlertFacts
-from runner.queries.alerts.shown import MAX_ERROR, shown
+from runner.queries.alerts.facts import MAX_ERROR, AlertFacts, shown
 from runner.text import formatting
 from runner.text.sanitize import clean
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from runner.model.alert import Alert, AlertRule, Severity
-from runner.queries.alerts.facts import AlertFacts
-from runner.queries.alerts.shown import shown
+from runner.queries.alerts.facts import AlertFacts, shown
 from runner.text import formatting
 
 MUCH_FREE = 1 << 30

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from runner.model.alert import Alert, AlertRule, Severity
-from runner.queries.alerts.facts import AlertFacts
-from runner.queries.alerts.shown import MAX_KINDS, shown
+from runner.queries.alerts.facts import MAX_KINDS, AlertFacts, shown
 from runner.queries.counting import Count, total_of
 from runner.text import formatting
 from runner.text.sanitize import count_noun

@@ -1,6 +1,5 @@
 """Facts: the data from which `why` derives the causes."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -8,7 +7,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.schema import is_state
 from runner.db.transaction import Transaction, clock
 from runner.db.types import db_now
 from runner.errors import InvalidSettings, TaskNotFound
@@ -25,7 +23,7 @@ from runner.queries.counting import Count
 from runner.queries.limits import limit_usages
 from runner.queries.registries import Pauses, RegistryEntry, entry, pauses
 from runner.queries.rows import as_int, as_text, from_row, moment, readable, text
-from runner.queries.runners import RunnerRow, SlotKind, runner_of, runners
+from runner.queries.runners import RunnerRow, SlotKind, busy_slots, runner_of, runners
 from runner.queries.stuck_rows import stuck_on, with_sessions
 from runner.queries.task.attempts import last_rule
 from runner.queries.task.parents import Parent, parents
@@ -45,9 +43,6 @@ TERMINATE = "terminate"
 
 OVERTAKING_CAP = 1_000
 """Maximum number of tasks to count when checking whether another priority helps."""
-
-RUNNING_CAP = 10_000
-"""Maximum number of running tasks to read when counting used slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +220,7 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
         stuck=await _stuck(tx, task.id, all_runners),
     )
     candidates = claimants_of(all_runners, task.queue, task.handler, facts.bucket, task.hosts)
-    running = await running_tasks(tx, [runner.id for runner in candidates])
+    running = await busy_slots(tx, [runner.id for runner in candidates])
     facts = replace(facts, candidates=as_candidates(candidates, task.handler, running))
     if not any(task.handler in runner.handlers for runner in facts.alive):
         facts = replace(facts, codec=await _codec(tx, task.handler))
@@ -234,7 +229,7 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
     if facts.suspect:
         return replace(facts, ahead=await suspects_ahead(tx, task.id, cap))
     lanes, complete = await _rivals(tx, facts)
-    facts = replace(facts, order=order_of(facts.candidates))
+    facts = replace(facts, order=order_of([each.runner for each in facts.candidates]))
     priority = facts.order.effective(task.priority, task.attempt > 0)
     tasks_ahead = await ahead(tx, task.id, run_at, priority, lanes, cap, facts.order)
     tasks_ahead = tasks_ahead._replace(more=tasks_ahead.more or not complete)
@@ -297,10 +292,10 @@ def _is_rival(lane: Lane, facts: Facts, current_pauses: Pauses) -> bool:
     return any(candidate.serves(lane) for candidate in facts.candidates)
 
 
-def order_of(candidates: Sequence[CandidateRunner]) -> ClaimOrder:
+def order_of(runners: Sequence[RunnerRow]) -> ClaimOrder:
     """The order of the first runner. A class of its own is unknown here, and counts as strict."""
     try:
-        return (known_order(candidates[0].runner.claim_order) if candidates else None) or STRICT
+        return (known_order(runners[0].claim_order) if runners else None) or STRICT
     except InvalidSettings:
         return STRICT
 
@@ -334,7 +329,7 @@ def claimants_of(
 def as_candidates(
     runners: Sequence[RunnerRow], handler: str, running: Mapping[int, Mapping[str, int]]
 ) -> tuple[CandidateRunner, ...]:
-    """Add the running tasks, from `running_tasks`, to the runners that claim tasks of a handler."""
+    """Add the running tasks, from `busy_slots`, to the runners that claim tasks of a handler."""
     return tuple(_candidate(runner, handler, running.get(runner.id, {})) for runner in runners)
 
 
@@ -342,18 +337,6 @@ def _candidate(runner: RunnerRow, handler: str, running: Mapping[str, int]) -> C
     pool = runner.pool_of(handler)
     own_tasks = {name: number for name, number in running.items() if runner.pool_of(name) == pool}
     return CandidateRunner(runner, pool, runner.sizes[pool], own_tasks)
-
-
-async def running_tasks(tx: Transaction, ids: Sequence[int]) -> dict[int, dict[str, int]]:
-    """Count the running tasks of each runner by handler, along the index of running tasks."""
-    task = tx.tables.task.c
-    claimed = is_state(task.state, State.RUNNING) & tx.dialect.one_of(task.runner_id, ids)
-    window = sa.select(task.runner_id, task.handler).where(claimed).limit(RUNNING_CAP).subquery()
-    groups = (window.c.runner_id, window.c.handler)
-    running: dict[int, dict[str, int]] = defaultdict(dict)
-    for runner_id, handler, number in await tx.rows(sa.select(*groups, sa.func.count()).group_by(*groups)):
-        running[runner_id][as_text(handler)] = number
-    return dict(running)
 
 
 async def _terminated(tx: Transaction, id: int) -> AuditRecord | None:

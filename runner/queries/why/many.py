@@ -28,14 +28,14 @@ from runner.queries.counting import Count
 from runner.queries.limits import limit_usages
 from runner.queries.registries import RegistryEntry, registry_entries
 from runner.queries.rows import as_int, as_text
-from runner.queries.runners import RunnerRow, runners
+from runner.queries.runners import RunnerRow, busy_slots, runners
 from runner.queries.task.parents import Parent, parents
 from runner.queries.task_list.compile import scans
 from runner.queries.task_list.row import TaskRow, task_rows
 from runner.queries.task_list.search import find
 from runner.queries.task_list.sources import waiting
 from runner.queries.why.blockers import blockers
-from runner.queries.why.facts import MET, CandidateRunner, Facts, as_candidates, claimants_of, order_of, running_tasks
+from runner.queries.why.facts import MET, CandidateRunner, Facts, as_candidates, claimants_of, order_of
 from runner.queries.why.remedies import Cause, RelatedView
 from runner.queries.why.why import no_dependency, waits_for
 from runner.text.document import JsonProperty
@@ -180,7 +180,7 @@ async def _waiting(tx: Transaction, ids: Sequence[int], zone: tzinfo) -> list[_S
     situations = await _situations(tx, ids, all_runners, usages)
     tasks = {task.id: task for task in await task_rows(tx, [each.example for each in situations])}
     situations = [each for each in situations if each.example in tasks]  # the others have ended since
-    running = await running_tasks(tx, [runner.id for runner in all_runners if runner.alive])
+    running = await busy_slots(tx, [runner.id for runner in all_runners if runner.alive])
     surroundings = _Surroundings(
         await clock(tx),
         all_runners,
@@ -238,7 +238,7 @@ class _Surroundings:
             limits=tuple(usage for usage in self.usages if names[usage.kind] == usage.name),
             runners=self.runners,
             candidates=candidates,
-            order=order_of(candidates),
+            order=order_of([each.runner for each in candidates]),
             bucket=situation.bucket,
         )
 

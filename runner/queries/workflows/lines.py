@@ -7,8 +7,8 @@ from typing import NamedTuple
 from runner.policy.critical_path import in_order
 from runner.queries.workflows.graph import WorkflowGraph, WorkflowNode
 from runner.text import formatting
+from runner.text.formatting import stored_state_text
 from runner.text.sanitize import one_line
-from runner.text.state_signs import stored_state_text
 
 MOST_ALIKE = 20
 """Maximum number of lines of tasks of the same handler below one parent; the others share a line."""

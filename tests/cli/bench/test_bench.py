@@ -16,8 +16,8 @@ import pytest
 
 from runner.cli.app import run
 from runner.cli.bench.load import TaskCounts
-from runner.cli.bench.parts import GROUPS, PARTS, read_parts
 from runner.cli.bench.plan import UNITS, BenchPlan, BenchReport, Measurement
+from runner.cli.bench.verb import GROUPS, PARTS, read_parts
 from runner.cli.exit_codes import Exit, exit_code_of
 from runner.errors import InvalidInput
 from tests.conftest import on_postgresql
