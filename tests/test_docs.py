@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from runner.cli.bench.parts import PARTS
 
 import runner
 from runner import Context, errors, handler, schedule

@@ -30,7 +30,8 @@ from runner.handlers.keyring import Keyring
 from runner.handlers.parameters import StoredSignature
 from runner.handlers.registry import Handler, Registry
 from runner.operations.names import handler_warning
-from runner.operations.new_task import DERIVED, stored_signature
+from runner.operations.new_task import DERIVED
+from runner.queries.signatures import stored_signature
 from runner.queries.task_list.payloads import MOST_PAYLOADS, PayloadRow, newest_payloads, oldest_payloads
 from runner.settings import Settings
 from runner.text.sanitize import count_noun, one_line

@@ -19,9 +19,9 @@ from runner.filter.sort import NEWEST, Sort, SortField, sort_by
 from runner.model.task import Shown
 from runner.queries.past.as_of import CANDIDATES, MISSING, UNAUDITED, PastPage, read_moment, tasks_as_of
 from runner.queries.past.reconstruction import PastTask
+from runner.queries.signatures import payload_remark
 from runner.queries.task_list.cursor import Cursor, parse_cursor, written
 from runner.queries.task_list.row import TaskRow
-from runner.queries.task_list.sealed_handlers import payload_remark
 from runner.queries.task_list.search import TaskPage, page, page_script
 from runner.queries.task_list.shard_page import ShardPage, ShardTask, merged, split_cursors, written_cursors
 from runner.text import formatting

@@ -162,7 +162,7 @@ def _begin(client: Client, handler: str) -> Future[StoredHandler]:
 
 async def _stored(tx: "Transaction", handler: str) -> StoredHandler:
     from runner.operations.names import handler_warning
-    from runner.operations.new_task import stored_signature
+    from runner.queries.signatures import stored_signature
 
     signature = await stored_signature(tx, handler)
     return StoredHandler(signature, "" if signature else await handler_warning(tx, handler))

@@ -3,14 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import sqlalchemy as sa
-
 from runner.db.transaction import Transaction
 from runner.errors import TaskNotFound
 from runner.handlers.dependencies import read_declared, with_key
 from runner.handlers.keyring import Keyring
 from runner.handlers.options import SETTABLE
-from runner.handlers.parameters import StoredSignature, read_signature
 from runner.model.task import MOVES, NewTask, State
 from runner.model.text_limits import FAILED_HOST
 from runner.operations.audit_log import AuditEntry, record
@@ -20,7 +17,8 @@ from runner.operations.sealed_payload import open_payload, seal_payload
 from runner.operations.targets import LockedTask
 from runner.operations.terminate import cancel
 from runner.policy.retry import parse_plan
-from runner.queries.rows import as_text, readable, text
+from runner.queries.rows import as_text, readable
+from runner.queries.signatures import stored_signature
 from runner.queries.task_list.row import one_task
 from runner.store.submit import submit as store_submit
 from runner.store.validation import check
@@ -141,12 +139,6 @@ async def copy_of(tx: Transaction, id: int, values: Mapping[str, Any], options: 
     task = NewTask(as_text(row["handler"]), stored, **copied)._replace(**others)
     check(task)
     return task
-
-
-async def stored_signature(tx: Transaction, handler: str) -> StoredSignature | None:
-    """Read the signature that the runners of a handler stored last; None if there is none."""
-    table = tx.tables.handler.c
-    return read_signature(text(await tx.scalar(sa.select(table.signature).where(table.name == handler))))
 
 
 async def require_signature(tx: Transaction, handler: str, payload: str) -> None:

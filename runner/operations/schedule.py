@@ -23,11 +23,11 @@ from runner.handlers.schedules import check_id
 from runner.model.schedule import SPEC_COLUMNS, ScheduleSpec
 from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
-from runner.operations.new_task import stored_signature
 from runner.operations.pause import PAUSE
 from runner.operations.results import LOCK_LIMIT, Actor
 from runner.operations.written_rows import write_rows
 from runner.policy.schedule_ticks import check_spec
+from runner.queries.signatures import stored_signature
 from runner.text.redact import redact
 
 PLANNED = ("rule", "timezone")

@@ -92,12 +92,12 @@ async def flows(
     """
     minute = tx.tables.minute.c
     failed, tasks = (sa.func.sum(minute.retried + minute.died), sa.func.sum(minute.submitted + minute.succeeded))
-    order = None if most is None else [failed.desc(), tasks.desc(), minute.queue]
+    order = () if most is None else (failed.desc(), tasks.desc(), minute.queue)
     # A statement of its own: it reads one minute, and not sixty with a condition for each sum.
     of_minute = (minute.minute > db_later(db_now(), -120)) & (minute.minute <= db_later(db_now(), -60))
     hour, last = await tx.gather(
-        _flows(tx, minute.minute > db_later(db_now(), -3600), order, most, only),
-        _flows(tx, of_minute, None, None, only),
+        _by_queue(tx, [minute.minute > db_later(db_now(), -3600)], only, order, most),
+        _by_queue(tx, [of_minute], only),
     )
     if len(hour) == most:
         last = {queue: flow for queue, flow in last.items() if queue in hour}
@@ -111,23 +111,19 @@ async def flows_between(tx: Transaction, since: datetime, until: datetime) -> di
         since: the first minute, aware.
         until: the end, aware and exclusive.
     """
-    return await _flows(tx, sa.and_(*within(tx, since, until)), None, None, None)
+    return await _by_queue(tx, within(tx, since, until))
 
 
-async def _flows(
+async def _by_queue(
     tx: Transaction,
-    condition: sa.ColumnElement[bool],
-    order: Sequence[sa.ColumnElement[Any]] | None,
-    most: int | None,
-    only: Sequence[str] | None,
+    conditions: Sequence[sa.ColumnElement[bool]],
+    only: Sequence[str] | None = None,
+    order: Sequence[Any] = (),
+    most: int | None = None,
 ) -> dict[str, Flow]:
-    minute = tx.tables.minute.c
-    statement = sa.select(minute.queue, *sums(tx)).where(condition, minute.bin_ms == COUNTS_ROW).group_by(minute.queue)
-    if order is not None:
-        statement = statement.order_by(*order).limit(most)
-    if only is not None:
-        statement = statement.where(tx.dialect.one_of(minute.queue, only))
-    return {as_text(row[0]): flow_of(row[1:]) for row in await tx.rows(statement)}
+    queue = tx.tables.minute.c.queue
+    listed = [] if only is None else [tx.dialect.one_of(queue, only)]
+    return {as_text(name): flow for name, flow in await flow_rows(tx, [queue], [*conditions, *listed], order, most)}
 
 
 OTHERS = ""
@@ -143,22 +139,18 @@ async def pulses(tx: Transaction, since: datetime, only: Sequence[str] | None = 
         only: the queues to list one by one, the others together as OTHERS; None for each queue.
     """
     minute = tx.tables.minute.c
-    groups = (minute.queue, minute.minute)
-    statement = sa.select(*groups, *sums(tx)).where(*_counts(tx, since)).group_by(*groups).order_by(*groups)
-    if only is not None:
-        statement = statement.where(tx.dialect.one_of(minute.queue, only))
+    begun, groups = minute.minute >= since, (minute.queue, minute.minute)
+    conditions = [begun, *([] if only is None else [tx.dialect.one_of(minute.queue, only)])]
     minutes: dict[str, list[MinuteFlow]] = defaultdict(list)
     listed: dict[datetime, Flow] = defaultdict(Flow)
-    for each in await tx.rows(statement):
-        if beginning := moment(each[1]):
-            flow = flow_of(each[2:])
-            minutes[as_text(each[0])].append(MinuteFlow(beginning, flow))
+    for queue, at, flow in await flow_rows(tx, groups, conditions, groups):
+        if beginning := moment(at):
+            minutes[as_text(queue)].append(MinuteFlow(beginning, flow))
             listed[beginning] += flow
     if only is not None:
         # The sums of all, less those of the listed: a condition on each row's queue would cost more than both.
-        whole = sa.select(minute.minute, *sums(tx)).where(*_counts(tx, since))
-        for each in await tx.rows(whole.group_by(minute.minute).order_by(minute.minute)):
-            if (beginning := moment(each[0])) and (rest := flow_of(each[1:]) - listed[beginning]) != Flow():
+        for at, flow in await flow_rows(tx, [minute.minute], [begun], [minute.minute]):
+            if (beginning := moment(at)) and (rest := flow - listed[beginning]) != Flow():
                 minutes[OTHERS].append(MinuteFlow(beginning, rest))
     return dict(minutes)
 
@@ -181,16 +173,18 @@ async def per_minute(
         step: minutes per entry, aligned to 1970-01-01.
     """
     span = _span(tx, step)
-    conditions = [*within(tx, since, until, queue, handler), tx.tables.minute.c.bin_ms == COUNTS_ROW]
-    statement = sa.select(span, *sums(tx)).where(*conditions)
-    rows = await tx.rows(statement.group_by(span).order_by(span))
-    return [MinuteFlow(datetime.fromtimestamp(row[0] * step * 60, UTC), flow_of(row[1:])) for row in rows]
+    rows = await flow_rows(tx, [span], within(tx, since, until, queue, handler), [span])
+    return [MinuteFlow(_begin_of(number, step), flow) for number, flow in rows]
 
 
 def _span(tx: Transaction, step: int) -> sa.Label[int]:
     # Integers, because databases agree on integer division.
     number = sa.cast(minute_number(tx.tables.minute.c.minute), sa.BigInteger)
     return (number // sa.literal_column(str(step))).label("span")
+
+
+def _begin_of(span: float, step: int) -> datetime:
+    return datetime.fromtimestamp(float(span) * step * 60, UTC)
 
 
 async def per_step(
@@ -207,12 +201,10 @@ async def per_step(
         step: minutes per entry, aligned to 1970-01-01.
     """
     column, span = tx.tables.minute.c[by], _span(tx, step)
-    conditions = [*within(tx, since, until), tx.tables.minute.c.bin_ms == COUNTS_ROW, tx.dialect.one_of(column, names)]
-    statement = sa.select(column, span, *sums(tx)).where(*conditions).group_by(column, span).order_by(column, span)
+    conditions = [*within(tx, since, until), tx.dialect.one_of(column, names)]
     result: dict[str, list[MinuteFlow]] = defaultdict(list)
-    for row in await tx.rows(statement):
-        at = datetime.fromtimestamp(row[1] * step * 60, UTC)
-        result[as_text(row[0])].append(MinuteFlow(at, flow_of(row[2:])))
+    for name, number, flow in await flow_rows(tx, (column, span), conditions, (column, span)):
+        result[as_text(name)].append(MinuteFlow(_begin_of(number, step), flow))
     return dict(result)
 
 
@@ -229,20 +221,23 @@ def within(
     return conditions
 
 
-def sums(tx: Transaction) -> list[sa.ColumnElement[Any]]:
-    """The sums of all counts."""
-    return [sa.func.sum(tx.tables.minute.c[name]) for name in MINUTE_COUNTS]
+async def flow_rows(
+    tx: Transaction,
+    groups: Sequence[Any],
+    conditions: Sequence[sa.ColumnElement[bool]],
+    order: Sequence[Any] = (),
+    most: int | None = None,
+) -> list[tuple[Any, ...]]:
+    """Sum up the counts of the minutes that meet conditions, by groups of columns.
 
-
-def flow_of(numbers: Sequence[Any]) -> Flow:
-    """A flow from the columns of `sums`; those of no rows are null."""
-    return Flow(**{name: int(number or 0) for name, number in zip(MINUTE_COUNTS, numbers, strict=True)})
-
-
-def _counts(tx: Transaction, since: datetime) -> list[sa.ColumnElement[bool]]:
-    """The rows with counts, without histograms."""
+    Returns:
+        The values of the columns, and the flow, of each group.
+    """
     minute = tx.tables.minute.c
-    return [minute.minute >= since, minute.bin_ms == COUNTS_ROW]
+    sums = [sa.func.sum(minute[name]) for name in MINUTE_COUNTS]
+    statement = sa.select(*groups, *sums).where(*conditions, minute.bin_ms == COUNTS_ROW).group_by(*groups)
+    rows = await tx.rows(statement.order_by(*order).limit(most))
+    return [(*row[: len(groups)], Flow(*(int(number or 0) for number in row[len(groups) :]))) for row in rows]
 
 
 async def histograms(
@@ -287,7 +282,7 @@ async def times_per_step(
 ) -> dict[datetime, Times]:
     """Read the run times and waits by several minutes; see `per_minute`."""
     result = await histograms(tx, (_span(tx, step),), within(tx, since, until, queue, handler))
-    return {datetime.fromtimestamp(float(number) * step * 60, UTC): times for (number,), times in result.items()}
+    return {_begin_of(number, step): times for (number,), times in result.items()}
 
 
 async def usual_times(tx: Transaction, since: datetime, until: datetime) -> dict[str, float]:
@@ -313,8 +308,8 @@ async def results_by_runner(tx: Transaction, since: datetime) -> dict[int, dict[
     minute = tx.tables.minute.c
     names = (minute.runner_id, minute.handler)
     results: dict[int, dict[str, Flow]] = {}
-    for row in await tx.rows(sa.select(*names, *sums(tx)).where(*_counts(tx, since)).group_by(*names)):
-        results.setdefault(row[0], {})[as_text(row[1])] = flow_of(row[2:])
+    for runner_id, handler, flow in await flow_rows(tx, names, [minute.minute >= since]):
+        results.setdefault(runner_id, {})[as_text(handler)] = flow
     return results
 
 
@@ -334,11 +329,9 @@ async def flows_by_work_key(tx: Transaction, since: datetime, until: datetime) -
         The flows of at most MOST_FLOWS pairs.
     """
     minute = tx.tables.minute.c
-    names, conditions = (minute.queue, minute.handler), within(tx, since, until)
-    statement = sa.select(*names, *sums(tx)).where(*conditions, minute.bin_ms == COUNTS_ROW).group_by(*names)
-    failed = sa.func.sum(minute.retried + minute.died)
-    statement = statement.order_by(failed.desc(), *names).limit(MOST_FLOWS)
-    return {(as_text(row[0]), as_text(row[1])): flow_of(row[2:]) for row in await tx.rows(statement)}
+    names, failed = (minute.queue, minute.handler), sa.func.sum(minute.retried + minute.died)
+    rows = await flow_rows(tx, names, within(tx, since, until), (failed.desc(), *names), MOST_FLOWS)
+    return {(as_text(queue), as_text(handler)): flow for queue, handler, flow in rows}
 
 
 async def running_since(tx: Transaction) -> dict[datetime, int]:

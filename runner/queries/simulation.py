@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from runner.db.schema import NO_BIN
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput, InvalidRetryPlan
-from runner.handlers.parameters import read_signature
 from runner.policy.capacity import MINUTE, Pool
 from runner.policy.claim_order import ClaimOrder
 from runner.policy.limits import UNLIMITED, SharedLimits
@@ -23,10 +22,11 @@ from runner.policy.work_keys import WorkKey
 from runner.queries.capacity import is_listed, pools_of
 from runner.queries.counting import due_by_lane
 from runner.queries.limits import limit_usages
-from runner.queries.registries import MOST, pauses
+from runner.queries.registries import pauses
 from runner.queries.reports import Flow
 from runner.queries.rows import as_int, as_text, moment, text
 from runner.queries.runners import runners
+from runner.queries.signatures import stored_signatures
 from runner.queries.summary import totals
 from runner.queries.why.facts import order_of
 from runner.store.claim.survey import MANY, survey
@@ -136,10 +136,8 @@ async def _retries(
 
 async def _attempts(tx: Transaction, handlers: Sequence[str]) -> dict[str, Mapping[str, Any]]:
     """The stored retry plans and maximum numbers of attempts, by handler."""
-    registry = tx.tables.handler.c
-    statement = sa.select(registry.name, registry.signature).where(tx.dialect.one_of(registry.name, handlers[:MOST]))
-    signatures = {as_text(row[0]): read_signature(text(row[1])) for row in await tx.rows(statement)}
-    return {name: signature.attempts for name, signature in signatures.items() if signature is not None}
+    signatures = await stored_signatures(tx, tx.dialect.one_of(tx.tables.handler.c.name, handlers))
+    return {name: signature.attempts for name, signature in signatures.items()}
 
 
 class LimitChange(NamedTuple):

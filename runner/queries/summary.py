@@ -13,7 +13,7 @@ from runner.db.transaction import Transaction, clock
 from runner.policy.histogram import Histogram, Times, merged
 from runner.queries.counting import Count
 from runner.queries.counts import uncounted
-from runner.queries.reports import COUNTS_ROW, OTHERS, Flow, flow_of, histograms, sums, within
+from runner.queries.reports import COUNTS_ROW, OTHERS, Flow, flow_rows, histograms, within
 from runner.queries.rows import as_text, moment
 from runner.text import formatting
 from runner.text.columns import Column, figure, thousands
@@ -122,16 +122,15 @@ async def _results(
     tx: Transaction, names: Sequence[str], conditions: list[sa.ColumnElement[bool]], most: int | None
 ) -> dict[tuple[str, ...], GroupResult]:
     minute = tx.tables.minute.c
-    groups, width = [minute[name] for name in names], len(names)
-    statement = sa.select(*groups, *sums(tx)).where(*conditions, minute.bin_ms == COUNTS_ROW).group_by(*groups)
-    if most is not None:
-        finished = sa.func.sum(minute.succeeded) + sa.func.sum(minute.died) + sa.func.sum(minute.cancelled)
-        statement = statement.order_by(finished.desc(), *groups).limit(most)
+    groups = [minute[name] for name in names]
+    finished = sa.func.sum(minute.succeeded) + sa.func.sum(minute.died) + sa.func.sum(minute.cancelled)
+    order = () if most is None else (finished.desc(), *groups)
+    reading, times = flow_rows(tx, groups, conditions, order, most), None
     if most is None:
-        rows, times = await tx.gather(tx.rows(statement), histograms(tx, groups, conditions))
+        rows, times = await tx.gather(reading, histograms(tx, groups, conditions))
     else:
-        rows, times = await tx.rows(statement), None
-    flows = {tuple(map(as_text, row[:width])): flow_of(row[width:]) for row in rows}
+        rows = await reading
+    flows = {tuple(map(as_text, key)): flow for *key, flow in rows}
     if times is None:
         if len(rows) == most:
             # Each column for itself: a join by pairs depends on the planner. More than these is read, and left out.

@@ -66,7 +66,7 @@ async def _draft(action: Action, session: Session, handler: str, origin: "TaskDe
     from runner.db.transaction import clock
     from runner.handlers.option_values import Clock
     from runner.operations.names import handler_warning
-    from runner.operations.new_task import stored_signature
+    from runner.queries.signatures import stored_signature
 
     signature = await session.read(stored_signature, handler)
     warning = "" if signature else await session.read(handler_warning, handler)

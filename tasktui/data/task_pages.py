@@ -14,9 +14,9 @@ from runner.operations.names import filter_warnings
 from runner.operations.preview import bounded, matching_ids
 from runner.queries.counting import Count, total_of
 from runner.queries.registries import registry_entries
+from runner.queries.signatures import payload_remark
 from runner.queries.task_list.compile import indexed
 from runner.queries.task_list.row import TaskRow, task_rows
-from runner.queries.task_list.sealed_handlers import payload_remark
 from runner.queries.task_list.search import TaskPage, find, page_script
 from runner.queries.task_list.search import page as read_page
 from runner.queries.task_list.shard_page import EARLIEST, ShardCursors, ShardPage, ShardTask, merged

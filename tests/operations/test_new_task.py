@@ -12,10 +12,11 @@ from runner.handlers.option_values import Clock
 from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import Handler, Options
 from runner.model.task import NewTask, State
-from runner.operations.new_task import SubmitOptions, copy_task, stored_signature, submit_task
+from runner.operations.new_task import SubmitOptions, copy_task, submit_task
 from runner.operations.results import Actor, Skipped
 from runner.operations.undo.undo import undo
 from runner.queries.audit import audit
+from runner.queries.signatures import stored_signature
 from runner.store.heartbeat import Identity, register
 from tests.store.rows import add_live, add_past, history_row, stored
 

@@ -290,10 +290,9 @@ async def _notes_of(
 
 async def _stored_attempts(tx: Transaction, handler: str) -> Mapping[str, Any]:
     """The options of attempts of a handler as its runners stored them last; empty if there are none."""
-    from runner.handlers.parameters import read_signature  # imports pydantic
+    from runner.queries.signatures import stored_signature  # imports pydantic
 
-    registry = tx.tables.handler.c
-    signature = read_signature(text(await tx.scalar(sa.select(registry.signature).where(registry.name == handler))))
+    signature = await stored_signature(tx, handler)
     return signature.attempts if signature is not None else {}
 
 

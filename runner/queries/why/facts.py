@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction, clock
 from runner.db.types import db_now
 from runner.errors import InvalidSettings, TaskNotFound
-from runner.handlers.parameters import StoredSignature, read_signature
 from runner.model.stuck_row import StuckRow
 from runner.model.task import Priority, State
 from runner.policy.claim_facts import ClaimScope
@@ -22,8 +21,9 @@ from runner.queries.audit import AuditRecord, audit
 from runner.queries.counting import Count
 from runner.queries.limits import limit_usages
 from runner.queries.registries import Pauses, RegistryEntry, entry, pauses
-from runner.queries.rows import as_int, as_text, from_row, moment, readable, text
+from runner.queries.rows import as_int, as_text, from_row, moment, readable
 from runner.queries.runners import RunnerRow, SlotKind, busy_slots, runner_of, runners
+from runner.queries.signatures import stored_signature
 from runner.queries.stuck_rows import stuck_on, with_sessions
 from runner.queries.task.attempts import last_rule
 from runner.queries.task.parents import Parent, parents
@@ -241,20 +241,15 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
 
 async def _codec(tx: Transaction, handler: str) -> str | None:
     """The codec of a handler as its runners stored it last; None without one."""
-    signature = await _signature(tx, handler)
+    signature = await stored_signature(tx, handler)
     return signature and signature.codec
 
 
 async def _chunk(tx: Transaction, handler: str) -> int | None:
     """The maximum number of tasks in a chunk of a handler; None without chunks."""
-    signature = await _signature(tx, handler)
+    signature = await stored_signature(tx, handler)
     size = signature.attempts.get("chunk") if signature else None
     return size if isinstance(size, int) else None
-
-
-async def _signature(tx: Transaction, handler: str) -> StoredSignature | None:
-    registry = tx.tables.handler.c
-    return read_signature(text(await tx.scalar(sa.select(registry.signature).where(registry.name == handler))))
 
 
 async def _predecessor(tx: Transaction, id: int) -> TaskRow | None:
