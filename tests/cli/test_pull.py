@@ -7,6 +7,7 @@ from textwrap import dedent
 import pytest
 
 from runner.cli.exit_codes import Exit
+from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.registry import REGISTRY
 from runner.model.outcome import Dead, Failure
 from runner.model.task import NewTask
@@ -63,7 +64,8 @@ def test_the_debugger_opens_where_a_copied_task_fails(
 ) -> None:
     (tmp_path / "debugged_shop.py").write_text(dedent(SHOP))
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(REGISTRY, "_handlers", {})  # the handler of this test stays here
+    monkeypatch.setattr(REGISTRY, "_handlers", {})  # the handler of this test stays here, and so does its debugger
+    monkeypatch.setattr(LIFE_CYCLE, "callbacks", {})
     url = f"sqlite:///{tmp_path / 'case.db'}"
     cli("pull", failed, "--to", tmp_path / "case.db", "--redact")
     assert cli("retry", failed, "--url", url).code == Exit.OK

@@ -17,7 +17,7 @@ from runner.cli.schemas import SCHEMAS
 from runner.cli.tools import ToolResult, assistant_tools, call_tool
 from runner.db.database import Database
 from runner.filter.sort import NEWEST
-from runner.model.task import NewTask, UniqueKey
+from runner.model.task import NewTask, OrderKey
 from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
@@ -408,15 +408,16 @@ def test_migrate_creates_the_tables_of_each_shard(call: Call, tmp_path: Path, mo
 def test_a_rebalance_moves_waiting_tasks_to_the_shards_of_their_routes(call: Call, profile: Sharded) -> None:
     eu = Store(profile.urls["eu"])
     eu.submit(*(NewTask("work", headers=f'{{"route": "{route}"}}') for route in (US, EU, US)))
-    eu.submit(NewTask("work", headers=f'{{"route": "{US}"}}', unique_key=UniqueKey("u")))
-    stays = "1 task of eu stays: it has a unique key.\n"
+    ordered = NewTask("work", headers=f'{{"route": "{US}"}}', order_key=OrderKey("k"))
+    eu.submit(ordered, ordered)
+    stays = "2 tasks of eu stay: they have an order key with other tasks.\n"
     assert call("rebalance", "--dry-run").out == f"Would move 2 tasks from eu to us.\n{stays}"
     assert call("rebalance", "--reason", "a new shard").out == f"Moved 2 tasks from eu to us.\n{stays}"
-    assert [len(Store(url).tasks()) for url in profile.urls.values()] == [2, 2]
+    assert [len(Store(url).tasks()) for url in profile.urls.values()] == [3, 2]
     assert call("rebalance", "--json").document == {
         "dry_run": False,
         "moved": [],
-        "left": [{"shard": "eu", "reason": "a unique key", "tasks": 1}],
+        "left": [{"shard": "eu", "reason": "an order key with other tasks", "tasks": 2}],
     }
     assert "a new shard" in call("audit", "--profile", "eu").out
     assert call("rebalance", "--profile", "eu").code == Exit.BAD_INPUT

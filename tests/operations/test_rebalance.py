@@ -63,7 +63,7 @@ MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 
 RELATED_ROWS: dict[str, dict[str, Any]] = {
     "checkpoint": {"number": 1, "fence": 4, "attempt": 1, "state": "{}"},
-    "step": {"name": "pay", "kind": "call", "fence": 4, "attempt": 1},
+    "step": {"name": "pay", "kind": "function", "fence": 4, "attempt": 1},
     "signal": {"name": "paid"},
     "progress": {"fence": 4, "done": 1.0},
     "log": {

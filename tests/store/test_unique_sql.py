@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "sql.md"
 def execute(url: str) -> None:
     """Execute the documented statements that take a key."""
     section = PAGE.read_text().partition("\n## Unique keys\n")[2].partition("\n## ")[0]
-    of_psql, of_sqlite = re.findall(r"^```sql\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    of_psql, of_sqlite = re.findall(r"^ *```sql\n(.*?)^ *```$", section, re.DOTALL | re.MULTILINE)
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as shell:
             shell.executescript(of_sqlite)

@@ -19,7 +19,7 @@ async def waiting(database: Database) -> int:
     shared: dict[str, Any] = {"task_id": task, "fence": 1, "attempt": 1}
     async with database.writing() as tx:
         due, table = db_later(db_now(), 600), tx.tables.step
-        charged = {"name": "cha\x1b[31mrge", "kind": "call", "number": 1, "result": '{"token": "hunter2-secret"}'}
+        charged = {"name": "cha\x1b[31mrge", "kind": "function", "number": 1, "result": '{"token": "hunter2-secret"}'}
         await tx.execute(sa.insert(table).values(**shared, **charged, duration=0.1, done_at=db_now()))
         wait = {"name": "approved", "kind": "wait", "number": 2, "signal": "approved"}
         await tx.execute(sa.insert(table).values(**shared, **wait, due_at=due))
