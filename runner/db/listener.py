@@ -91,6 +91,7 @@ class Listener:
         connection.add_notify_handler(lambda notice: self._deliver(notice.channel, notice.payload))
         while True:
             silent = not await self._wait(connection)
+            connection.check_fault()
             if unsent := self._unsent:
                 self._unsent = []
                 await connection.execute(SEND, [[*part] for part in zip(*unsent, strict=True)])

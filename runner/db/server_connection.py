@@ -224,9 +224,18 @@ class WatchedConnection:
 
         Raises:
             NoAnswer: the server gave no answer to this connection or to others.
+            psycopg.OperationalError: code of an application has closed the socket. Another connection may have its
+                number now, and must receive its answers itself.
         """
         if self.fault is not None:
             raise NoAnswer(self.fault)
+        if self.inode:
+            try:
+                is_own = os.fstat(self.descriptor).st_ino == self.inode
+            except OSError:
+                is_own = False
+            if not is_own:
+                raise psycopg.OperationalError("the connection is lost: its socket was closed")
 
     def cancel_request(self) -> Callable[[float], None]:
         """Return a function that cancels the statement; its argument is the maximum wait in seconds."""
