@@ -67,6 +67,7 @@ async def _serve(listen: str | None, database: Database, *, otel: bool) -> None:
                 await collector.refresh(database)
                 pause = RETRY if collector.problem else max(REFRESH, REST_SHARE * (time.monotonic() - started))
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stopped.wait(), pause)
+                    async with asyncio.timeout(pause):
+                        await stopped.wait()
     finally:
         server.stop()

@@ -198,7 +198,7 @@ class ResultPoller:
             now = time.monotonic()
             nearest = min((watched.due for watched in self._watched.values()), default=now)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, nearest - now)):  # before Python 3.12, wait_for may lose a cancel
+                async with asyncio.timeout(max(0.0, nearest - now)):
                     await self._wakeup.wait()
 
     async def _query(self, ids: Sequence[int]) -> None:

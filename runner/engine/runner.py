@@ -363,7 +363,8 @@ class Engine:
                 log.warning("%s: retrying in %.1f s: %s", outage(error), wait, self.start_problem)
                 self.tried.set()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stop.wait(), wait)
+                    async with asyncio.timeout(wait):
+                        await self._stop.wait()
             else:
                 self.tried.set()
                 # Before the first claim: a task that kills each new runner must not prevent all rescues.

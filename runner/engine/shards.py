@@ -172,7 +172,8 @@ class ShardEngines:
     async def _wait(self, seconds: float) -> bool:
         """Wait; return False if `stop` comes first."""
         try:
-            await asyncio.wait_for(self._stop.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
         except TimeoutError:
             return True
         return False

@@ -40,7 +40,8 @@ async def in_databases(
     async def of_shard(name: str, targets: Targets) -> T:
         if not sessions[name].writable:
             raise ReadOnly(why=sessions[name].why_locked)
-        return await asyncio.wait_for(work(sessions[name], targets), NO_ANSWER_AFTER)
+        async with asyncio.timeout(NO_ANSWER_AFTER):
+            return await work(sessions[name], targets)
 
     found = await asyncio.gather(*(of_shard(*part) for part in parts.items()), return_exceptions=True)
     results, errors = dict[str, T](), dict[str, str]()

@@ -59,7 +59,8 @@ async def put(text: str, environment: Mapping[str, str]) -> None:
                 stderr=asyncio.subprocess.DEVNULL,
             )
             try:
-                await asyncio.wait_for(process.communicate(text.encode()), LIMIT)
+                async with asyncio.timeout(LIMIT):
+                    await process.communicate(text.encode())
             finally:
                 if process.returncode is None:
                     process.kill()

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from runner.operations.rewind import forget_steps
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.policy.retention import Retention
+from runner.queries.why.why import why
 from runner.store.retention import prune
 from runner.store.submit import submit_many
 from tests.engine.harness import Harness, until
@@ -205,6 +206,9 @@ async def test_an_unblocked_caller_waits_again(harness: Harness) -> None:
         await until(ran_again)
         (child,) = await children(harness, task)
         assert (child.satisfied_at, child.satisfied_by) == (None, None)
+        explanation = await harness.database.read(why, task, UTC)
+        waits = f"It waits for task {child.parent_id} later (call child), which is scheduled."
+        assert ([cause.text for cause in explanation.causes], explanation.remedies) == ([waits], ())
         await operate(harness, retry_now, child.parent_id)
         await harness.wait_for(task)
     assert (await harness.row(task)).result == '"late"'

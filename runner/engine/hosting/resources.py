@@ -204,7 +204,8 @@ class RunnerResources:
                 "resources not open: %s; retrying in %.1f s; waiting handlers: %s", ", ".join(pending), wait, waiting
             )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), wait)
+                async with asyncio.timeout(wait):
+                    await self._closing.wait()
                 return
             await self.opened.open()
             if len(self.opened.pending) < len(pending):

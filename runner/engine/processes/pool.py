@@ -236,7 +236,8 @@ class WorkerProcess(asyncio.Protocol):
         self._stack = asyncio.get_running_loop().create_future()
         self.send("stack")
         try:
-            return await asyncio.wait_for(self._stack, timeout)
+            async with asyncio.timeout(timeout):
+                return await self._stack
         except TimeoutError:
             self._crash_file.seek(0)
             self._crash_file.truncate()
@@ -259,7 +260,8 @@ class WorkerProcess(asyncio.Protocol):
             timeout: seconds after which it is killed.
         """
         try:
-            await asyncio.wait_for(self._process.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._process.wait()
         except TimeoutError:
             self.kill()
             await self._process.wait()

@@ -183,7 +183,8 @@ class DependencyResolver:
         """
         self._add_unconfirmed()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), timeout)
+            async with asyncio.timeout(timeout):
+                await self._idle.wait()
 
     @property
     def idle(self) -> bool:

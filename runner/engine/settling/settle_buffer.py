@@ -320,7 +320,8 @@ class SettleBuffer:
         while True:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._stuck.until_due("settle") if self._apart else None)
+                async with asyncio.timeout(self._stuck.until_due("settle") if self._apart else None):
+                    await self._wake.wait()
             await asyncio.sleep(LEAST_PAUSE)
             self._rounds_begun += 1
             for group in self._due():
@@ -366,7 +367,8 @@ class SettleBuffer:
             self.on_limit(error, outcomes + len(self))
         self._retry.clear()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._retry.wait(), wait)
+            async with asyncio.timeout(wait):
+                await self._retry.wait()
 
     def note_write(self) -> None:
         """Retry a failed write immediately, because another write has succeeded."""

@@ -176,7 +176,8 @@ def remedies(facts: Facts) -> tuple[Remedy, ...]:
         guarantees a start.
     """
     lifted = CLAIM_POLICY.remedies(facts)
-    waits = not facts.due and any(step.signal is not None for step in facts.pending)  # it would start, and wait again
+    waits = not facts.due and any(step.signal is not None for step in facts.pending)
+    waits = waits or any(parent.step is not None for parent in facts.parents)  # it would start, and wait again
     if lifted is None or waits or facts.task.state not in (State.WAITING, State.BLOCKED):
         return ()
     required, most = (*_unblocked(facts), *lifted), WithinLimits.room_after_remedies(facts)
