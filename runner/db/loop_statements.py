@@ -65,6 +65,7 @@ class LoopStatements:
         key = sql if types is None else (sql, *types)
         driver.start()
         try:
+            driver.check_fault()
             name = self._names.get(key) or await self._prepared(key, sql, types)
             if name is None:
                 self._server.send_query_params(sql.encode(), parameters, types)
@@ -148,8 +149,9 @@ class LoopStatements:
             return
         self.stop_reading()
         try:
-            if self._server.status != ConnStatus.OK:  # another socket may have the number of the closed one
+            if self._server.status != ConnStatus.OK:
                 raise psycopg.OperationalError("the connection is closed")
+            self._driver.check_fault()
             self._start_reading()
             if self._server.flush():
                 self._loop.add_writer(self._socket, self._write_on)

@@ -456,6 +456,7 @@ class AsyncServerConnection(WatchedConnection, psycopg.AsyncConnection[Any]):
     async def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         """The form of ServerConnection.wait for event loops."""
         self.stop_reading()  # the driver watches the socket itself
+        self.check_fault()
         self.limit = ANSWER_LIMIT.get(self.own_limit)
         self.since = monotonic()
         if WATCH.parked:
