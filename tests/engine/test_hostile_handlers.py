@@ -292,7 +292,6 @@ async def test_a_process_handler_that_closes_all_descriptors_fails_at_once(deplo
         assert await trial.end() == [("succeeded", 1)] * 6
 
 
-@pytest.mark.slow
 @on_postgresql
 async def test_closed_connections_to_the_database_are_an_outage_that_heals(migrated_url: str, tmp_path: Path) -> None:
     deployment = Deployment(migrated_url, tmp_path)
