@@ -55,6 +55,25 @@ class Ended:
         return self._value
 
 
+class Unawaited:
+    """A sleep, a wait or a call of an async handler."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._work = work
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._work.__await__()
+
+    def result(self) -> NoReturn:
+        """Refuse: it would block the event loop."""
+        self.close()
+        raise RuntimeError("await it: result() is for plain functions")
+
+    def close(self) -> None:
+        """Forget a call that no handler awaits."""
+        self._work.close()
+
+
 class SignalWait(Protocol):
     """The return value of `ctx.wait_for()`: `await` it in an async handler, call `result()` in a plain function."""
 

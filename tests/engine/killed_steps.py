@@ -1,9 +1,9 @@
-"""Random handlers of steps, sleeps and waits, in processes that are killed at any moment.
+"""Random handlers of steps, calls, sleeps and waits, in processes that are killed at any moment.
 
     python -m tests.engine.killed_steps URL FOLDER SEED KILLS
 
-A process without threads and connections forks one child per attempt, and kills it with SIGKILL. What the functions
-saw is in a file, which outlives them.
+A process without threads and connections forks a process per attempt, and kills it with SIGKILL. What the functions
+saw is in a file, which outlives them. The processes end the children of the calls too, and are killed while they do.
 """
 
 import asyncio
@@ -13,12 +13,13 @@ import random
 import select
 import signal
 import sys
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
@@ -29,12 +30,16 @@ from runner.engine.executing.child_calls import ChildCalls
 from runner.engine.executing.durable_steps import DurableSteps
 from runner.engine.executing.step_store import StoredSteps
 from runner.engine.periodic.signal_look import SignalLook
+from runner.engine.settling.dependency_resolver import DependencyResolver
 from runner.engine.slots import Running, Slots
 from runner.engine.stuck_rows import StuckRows
+from runner.errors import TaskFailed
 from runner.handlers.registry import Handler, Options
 from runner.handlers.steps import StepCall, Suspension
-from runner.model.outcome import Done, Outcome
+from runner.model.outcome import Dead, Done, Outcome, Retry
 from runner.model.task import NewTask
+from runner.operations.results import Actor, Target
+from runner.operations.retry import requeue
 from runner.settings import Settings
 from runner.store.claim.plain import Claimant, HandlerDefaults
 from runner.store.submit import submit
@@ -42,17 +47,21 @@ from runner.urls import parse_url
 from tests.store.runners import Runner
 
 TERMS = HandlerDefaults(1_000_000, None)
-KINDS = ("call", "call", "flaky", "sleep", "wait", "hasty")
+KINDS = ("step", "step", "flaky", "sleep", "wait", "hasty", "call", "twins")
+CHILDREN = {"call": 1, "twins": 2}
 PARTS = 8
 LONGEST = 0.04
-"""Seconds after which a child is killed at the latest; an attempt takes about as long."""
+"""Seconds of an attempt, until some were measured."""
+
+CALM = 0.1
+"""The part of the processes that are not killed."""
 
 ENDED, GOES_ON = 40, 41
-"""Exit codes of children."""
+"""Exit codes of processes."""
 
 
 class Attempt:
-    """The work of one child.
+    """The work of one process.
 
     Args:
         parts: the kinds of the steps.
@@ -76,7 +85,7 @@ class Attempt:
             count = await tx.scalar(sa.select(sa.func.count()).where(table.c.task_id == self.id))
             await tx.execute(sa.insert(table).values(task_id=self.id, name="go", payload=str(count + 1)))
 
-    async def call(self, place: int) -> int:
+    async def step(self, place: int) -> int:
         """Return another number each time."""
         self.note("run", place)
         runs = sum(line == ["run", place] for line in lines(self.journal))
@@ -95,9 +104,14 @@ class Attempt:
             elif part in ("wait", "hasty"):
                 found = await steps.wait_for("go", 60 if part == "hasty" else None)
                 values.append(found and found.payload)
+            elif part == "call":
+                values.append(await steps.call(f"call-{place}", NewTask("child")))
+            elif part == "twins":
+                twins = [steps.call(f"{name}-{place}", NewTask("child")) for name in "ab"]
+                values.append(await asyncio.gather(*twins))
             else:
                 retry = "1m,1m,1m,1m,1m,1m" if part == "flaky" else None
-                values.append(await steps.step(StepCall(f"call-{place}", self.call, (place,), {}, retry, False)))
+                values.append(await steps.step(StepCall(f"step-{place}", self.step, (place,), {}, retry, False)))
             self.note("saw", *values)
 
     async def live(self) -> bool:
@@ -106,8 +120,7 @@ class Attempt:
         runner = Runner(self.database, Claimant(1, "here"), {"work": TERMS})
         claimed = await runner.claim(1)
         if not claimed:
-            async with self.database.reading() as tx:
-                return not await tx.rows(sa.select(tx.tables.task.c.id).where(tx.tables.task.c.id == self.id))
+            return await self.has_ended()
         (task,) = claimed
         running = Running(task, Handler("work", self.body, Options()), Slots("async", 1))
         writer: Any = SimpleNamespace(
@@ -120,23 +133,58 @@ class Attempt:
             await self.body(steps)
         except Suspension as suspension:
             outcome: Outcome = suspension.outcome
+            if self.random.random() < 0.3:
+                await self.end_children()
+        except TaskFailed:
+            outcome = Retry("0s")
+            await self.retry_children()
         else:
             outcome = Done()
-        settled = await runner.end(task, outcome)
-        return settled.verbs[task.id] == "succeed"
+        await runner.end(task, outcome)
+        return await self.has_ended()
+
+    async def has_ended(self) -> bool:
+        """True at the end of the task; its number of children is in the journal then."""
+        async with self.database.reading() as tx:
+            if await tx.rows(sa.select(tx.tables.task.c.id).where(tx.tables.task.c.id == self.id)):
+                return False
+            number = 0
+            for table in (tx.tables.task, tx.tables.history):
+                later = (table.c.handler == "child") & (table.c.id > self.id)
+                number += await tx.scalar(sa.select(sa.func.count()).where(later))
+        self.note("children", number)
+        return True
+
+    async def end_children(self) -> None:
+        """Let each due child succeed with a number of its own, or die."""
+        nursery = Runner(self.database, Claimant(1, "here"), {"child": TERMS})
+        for child in await nursery.claim():
+            dies = self.random.random() < 0.2
+            await nursery.end(child, Dead("no paper") if dies else Done(str(1_000 * child.id + child.fence)))
+
+    async def retry_children(self) -> None:
+        """Retry dead children, as an operator does at any time."""
+        async with self.database.reading() as tx:
+            past = tx.tables.history.c
+            rows = await tx.rows(sa.select(past.id, past.version).where(past.handler == "child", past.state == "dead"))
+        if self.random.random() < 0.7:
+            targets = [Target(row.id, row.version) for row in rows]
+            await self.database.write(requeue, targets, Actor("ana", "desk", "test"))
 
     async def let_time_pass(self) -> None:
-        """Return the task of a dead runner to the queue, and let a sleep end or a signal arrive."""
+        """Return the tasks of a dead runner to the queue, and let a child or a sleep end, or a signal arrive."""
         async with self.database.writing() as tx:
             task, step, signals = tx.tables.task, tx.tables.step, tx.tables.signal
             mine = task.c.id == self.id
-            await tx.execute(
-                sa.update(task).where(mine, task.c.state == "running").values(state="waiting", runner_id=None)
-            )
+            await tx.execute(sa.update(task).where(task.c.state == "running").values(state="waiting", runner_id=None))
+            blocked = await tx.rows(sa.select(task.c.id).where(mine, task.c.state == "blocked"))
             open_wait = (step.c.task_id == self.id) & step.c.done_at.is_(None)
             arrived = sa.select(signals.c.id).where(signals.c.task_id == self.id, signals.c.received_at.is_(None))
             waits = sa.select(step.c.name).where(open_wait, step.c.signal == "go", step.c.due_at.is_(None))
             needs_signal = await tx.rows(waits.limit(1)) and not await tx.rows(arrived.limit(1))
+        if blocked:
+            await self.end_children()
+            await DependencyResolver(self.database, False, Events(), StuckRows()).resolve_all()
         if needs_signal:
             await self.send()
         if self.random.random() < 0.5:
@@ -153,15 +201,20 @@ def lines(journal: Path) -> list[list[Any]]:
 
 
 def check(parts: list[str], journal: Path) -> None:
-    """Compare what each attempt saw: no stored result changes, no stored step runs again, no signal is lost."""
+    """Compare what each attempt saw.
+
+    No stored result changes, no stored step runs again, and no signal or child is lost.
+    """
     seen: list[list[Any]] = []
     stored = set[int]()
     for kind, *values in lines(journal):
         if kind == "run":
             assert values[0] not in stored, f"step {values[0]} ran after its result was used"
+        elif kind == "children":
+            assert values == [sum(CHILDREN.get(part, 0) for part in parts)], f"{values[0]} children of {parts}"
         else:
             seen.append(values)
-            stored |= {place for place in range(len(values)) if parts[place] in ("call", "flaky")}
+            stored |= {place for place in range(len(values)) if parts[place] in ("step", "flaky")}
     done = seen[-1]
     assert len(done) == len(parts)
     assert all(values == done[: len(values)] for values in seen), seen
@@ -171,27 +224,50 @@ def check(parts: list[str], journal: Path) -> None:
     assert all(value is not None for part, value in waited if part == "wait"), done
 
 
-def child(work: Callable[[], Coroutine[Any, Any, bool]], longest: float | None) -> int | None:
-    """Run a coroutine in a child and return its exit code; None if it was killed before its end."""
-    pid = os.fork()
-    if not pid:
-        try:
-            os._exit(ENDED if asyncio.run(work()) else GOES_ON)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-            os._exit(1)
-    descriptor = os.pidfd_open(pid)
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    poll.poll(None if longest is None else longest * 1000)
-    if longest is not None:
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    os.close(descriptor)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return None if code == -signal.SIGKILL else code
+class Process:
+    """A fork that runs a coroutine, and is killed at a random moment of it.
+
+    Args:
+        work: takes a function that it calls when its statements begin.
+    """
+
+    lasted: ClassVar[deque[float]] = deque([LONGEST], maxlen=50)
+    """Seconds of the last ones that were not killed, without their beginnings."""
+
+    def __init__(self, work: Callable[[Callable[[], object]], Coroutine[Any, Any, bool]]) -> None:
+        begun, self._begins = os.pipe()
+        self._pid = os.fork()
+        if not self._pid:
+            try:
+                os._exit(ENDED if asyncio.run(work(self._begin)) else GOES_ON)
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+                os._exit(1)
+        self._begin()
+        os.read(begun, 1)  # until it has begun, or ended
+        os.close(begun)
+
+    def _begin(self) -> None:
+        os.close(self._begins)
+
+    def end(self, part: float | None) -> int | None:
+        """Return the exit code; None if it was killed.
+
+        Args:
+            part: the part of the usual time after which it is killed; None waits for its end.
+        """
+        descriptor, started = os.pidfd_open(self._pid), time.monotonic()
+        select.select([descriptor], [], [], None if part is None else part * sorted(self.lasted)[len(self.lasted) // 2])
+        if part is None:
+            self.lasted.append(time.monotonic() - started)
+        else:
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        os.close(descriptor)
+        code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        return None if code == -signal.SIGKILL else code
 
 
-async def create(settings: Settings, file: Path) -> bool:
+async def create(settings: Settings, file: Path, _begin: Callable[[], object]) -> bool:
     """Submit the task of a history, and write its id to a file."""
     database = Database.of(settings)
     await Runner.enter(database, lease=36_000)
@@ -200,9 +276,14 @@ async def create(settings: Settings, file: Path) -> bool:
     return True
 
 
-async def live(settings: Settings, id: int, parts: list[str], journal: Path, seed: int) -> bool:
+async def live(
+    settings: Settings, id: int, parts: list[str], journal: Path, seed: int, begin: Callable[[], object]
+) -> bool:
     """Make one attempt; True at the end of the task."""
     database = Database.of(settings)
+    async with database.reading() as tx:
+        await tx.scalar(sa.select(sa.literal(1)))
+    begin()
     try:
         return await Attempt(database, id, parts, journal, seed).live()
     finally:
@@ -210,23 +291,24 @@ async def live(settings: Settings, id: int, parts: list[str], journal: Path, see
 
 
 def main(url: str, folder: str, seed: str, kills: str) -> None:
-    """Run histories until so many children were killed, and print the numbers."""
+    """Run histories until so many processes were killed, and print the numbers."""
     choices, settings = random.Random(int(seed)), Settings(url=parse_url(url))
     counts = Counter[str]()
+    _ = Database.of(settings).engine  # imports the driver once
     while counts["kills"] < int(kills):
         number = counts["histories"]
         parts, journal = [choices.choice(KINDS) for _ in range(PARTS)], Path(folder) / f"{seed}-{number}"
         created = Path(folder) / f"{seed}-{number}.id"
 
-        assert child(partial(create, settings, created), None) == ENDED
+        assert Process(partial(create, settings, created)).end(None) == ENDED
         id = int(created.read_text())
         while True:
-            attempt = partial(live, settings, id, parts, journal, choices.getrandbits(32))
-            code = child(attempt, None if choices.random() < 0.05 else choices.uniform(0, LONGEST))
+            attempt = Process(partial(live, settings, id, parts, journal, choices.getrandbits(32)))
+            code = attempt.end(None if choices.random() < CALM else choices.uniform(0, 1.2))
             counts["kills" if code is None else "attempts"] += 1
             if code == ENDED:
                 break
-            assert code in (None, GOES_ON), f"history {number}: a child ended with {code}"
+            assert code in (None, GOES_ON), f"history {number}: a process ended with {code}"
         check(parts, journal)
         counts["histories"] += 1
         journal.unlink()

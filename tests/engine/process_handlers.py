@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from runner import Context, Dead, around_process, handler, resource
+from runner import Context, Dead, NewTask, around_process, handler, resource
 from tests.engine.frames import Frame, collect, end_attempt, leftovers
 
 RESOURCES: list[int] = []
@@ -43,6 +43,16 @@ def steps(ctx: Context) -> list[Any]:
     ctx.sleep("1ms")
     found = ctx.wait_for("go").result()
     return [place != os.getpid(), found and found.payload]
+
+
+@handler("process.call", executor="process", max_attempts=1)
+def call(ctx: Context) -> str:
+    return str(ctx.call("child", NewTask("process.trace")).result())
+
+
+@handler("process.trace")
+async def trace(ctx: Context) -> str:
+    return ctx.headers["traceparent"]
 
 
 @handler("process.paid", executor="process", max_attempts=1)

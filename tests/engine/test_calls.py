@@ -17,6 +17,7 @@ from runner.operations.rewind import forget_steps
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.policy.retention import Retention
+from runner.queries.task.detail import task_detail
 from runner.queries.why.why import why
 from runner.store.retention import prune
 from runner.store.submit import submit_many
@@ -122,6 +123,9 @@ async def test_a_failed_child_raises_until_it_is_retried(harness: Harness) -> No
     assert [(error.fields["id"], error.error_type, error.message) for error in errors] == [
         (child, "ValueError", "no address")
     ]
+    detail = await harness.database.read(task_detail, task)
+    (step,) = detail.steps
+    assert (step.child, step.text(detail.at)) == (child, f"task {child} invoice is dead")
     works.append(True)
     await operate(harness, retry_now, child)
     await operate(harness, retry_now, task)
@@ -209,6 +213,8 @@ async def test_an_unblocked_caller_waits_again(harness: Harness) -> None:
         explanation = await harness.database.read(why, task, UTC)
         waits = f"It waits for task {child.parent_id} later (call child), which is scheduled."
         assert ([cause.text for cause in explanation.causes], explanation.remedies) == ([waits], ())
+        detail = await harness.database.read(task_detail, task)
+        assert detail.steps[0].state(detail.at) == f"waits for task {child.parent_id} later"
         await operate(harness, retry_now, child.parent_id)
         await harness.wait_for(task)
     assert (await harness.row(task)).result == '"late"'
@@ -258,6 +264,50 @@ async def test_a_call_that_could_not_end_is_refused(harness: Harness, how: str) 
     }[how]
     assert expected in row.error
     assert await harness.count(harness.database.tables.task) == 0
+
+
+async def test_a_call_without_its_result_is_named(harness: Harness) -> None:
+    @harness.handler("child")
+    async def child() -> int:
+        return 7
+
+    @harness.handler("plain")
+    def plain(ctx: Context) -> Any:
+        return [ctx.call("child", NewTask("child"))]
+
+    @harness.handler("async")
+    async def without_await(ctx: Context) -> Any:
+        return ctx.call("child", NewTask("child"))
+
+    tasks = await harness.submit("plain"), await harness.submit("async")
+    await harness.work()
+    assert [((row := await harness.row(task)).state, row.error) for task in tasks] == [
+        (
+            "succeeded",
+            "the result was not kept: it contains a call of the Context, not its result: return ctx.call(...).result()",
+        ),
+        ("dead", "Dead: the handler returned a call of its Context, which did not run: return await ctx.call(...)"),
+    ]
+
+
+async def test_a_caller_that_waits_for_its_retry_does_not_wait_for_its_child(harness: Harness) -> None:
+    @harness.handler("child", max_attempts=1)
+    async def child() -> None:
+        raise ValueError("no address")
+
+    @harness.handler("order", retry="1h")
+    async def order(ctx: Context) -> None:
+        await ctx.call("child", NewTask("child"))
+
+    task = await harness.submit("order")
+    async with harness.running():
+
+        async def has_failed() -> bool:
+            return bool((await harness.row(task)).attempt == 1 and await harness.state(task) == "waiting")
+
+        await until(has_failed)
+    explanation = await harness.database.read(why, task, UTC)
+    assert [cause.kind for cause in explanation.causes][:1] == ["due"], explanation.causes
 
 
 async def test_a_child_is_kept_until_its_caller_has_read_its_end(harness: Harness) -> None:

@@ -1,5 +1,6 @@
 """Encrypted tasks: what the database has of them, and what their handlers and callers see."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -123,6 +124,38 @@ async def test_a_result_and_an_error_reach_a_caller_with_the_key_alone(harness: 
     with pytest.raises(TaskFailed) as error:
         await refund.task_handle(failed).wait()
     assert SECRET not in str(error.value)
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("codec", ["fernet", "none"])
+async def test_calls_read_encrypted_children_and_store_nothing_of_them(harness: Harness, codec: str) -> None:
+    seen: list[Any] = []
+    charge = charge_with()
+
+    @handler("pay.refund", codec="fernet", max_attempts=1)
+    async def refund(card: str) -> None:
+        raise LookupError(f"no bank for {card}")
+
+    @handler("pay.order", codec=codec, max_attempts=1)
+    async def order(ctx: Context) -> None:
+        seen.append(await ctx.call("charge", charge.new(card=SECRET)))
+        try:
+            await ctx.call("refund", refund.new(card=SECRET))
+        except TaskFailed as error:
+            seen.append(error.message)
+        await ctx.step("receipt", lambda: asyncio.sleep(0))
+        await ctx.sleep(0)
+        await ctx.call("again", refund.new(card=SECRET))
+
+    handle = await order.submit_async()
+    await work(harness, retry="0s")
+    own = [step for step in await harness.rows(sa.select(harness.database.tables.step)) if step.name == "charge"]
+    assert [step.done_at is not None for step in own] == [codec == "fernet"]
+    hidden = f"encrypted (fernet, key {key_id(OLD)})"
+    failure = f"no bank for {SECRET}" if codec == "fernet" else hidden
+    assert {str(value) for value in seen} == {str({"charged": SECRET}), failure}
+    assert await harness.state(handle) == "dead"
+    assert SECRET not in await everything(harness.database)
 
 
 @pytest.mark.slow

@@ -467,6 +467,13 @@ async def test_the_steps_of_a_killed_process_are_kept(harness: Harness) -> None:
     assert "TransactionInProcess" in (await harness.row(refused)).error
 
 
+async def test_a_child_inherits_the_trace_of_the_process_task_that_calls_it(harness: Harness) -> None:
+    traces = [f"00-{digit * 32}-{digit * 16}-01" for digit in "12"]
+    tasks = [await harness.submit("process.call", headers=json.dumps({"traceparent": trace})) for trace in traces]
+    await harness.work(processes=1)
+    assert [json.loads((await harness.row(task)).result) for task in tasks] == traces
+
+
 @pytest.mark.parametrize("error", [None, ValueError("late")])
 async def test_a_reply_to_a_call_that_a_timeout_has_ended_is_ignored(error: ValueError | None) -> None:
     ours, theirs = socket.socketpair()

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from runner import Context, Runner, TaskHandler, connect, disconnect, injected, resource, schedule, schedules
+from runner import Context, Dead, Runner, TaskHandler, connect, disconnect, injected, resource, schedule, schedules
 from runner.db.database import Database
 from runner.engine.runner import Engine
 from runner.engine.shards import ShardEngines
-from runner.errors import InvalidSettings, StoreError
+from runner.errors import InvalidSettings, StoreError, TwoShards
 from runner.handlers.registry import Handler, Options
 from runner.handlers.resources import RESOURCES
 from runner.handlers.schedules import SCHEDULES
@@ -300,6 +300,34 @@ async def test_a_submit_inside_a_handler_goes_to_the_shard_of_its_task(shards: S
         "eu": {"route": EU},
         "us": {"route": US},
     }
+
+
+async def test_a_child_runs_in_the_shard_of_its_caller_alone(shards: Shards) -> None:
+    ends: list[str] = []
+
+    async def parent(ctx: Context, route: str | None) -> str:
+        try:
+            return str(await ctx.call("child", NewTask("child", route=route)))
+        except TwoShards as error:
+            ends.append(str(error))
+            raise Dead("another shard") from None
+
+    shards.handler("parent", parent)
+    shards.handler("child", lambda ctx: ctx.headers.get("route"))
+    for shard, own in (("eu", EU), ("us", US)):
+        for route in (EU, US, None):
+            payload = json.dumps({"route": route})
+            task = NewTask("parent", payload, headers=json.dumps({"route": own}))
+            await shards.databases[shard].write(submit, task)
+    await shards.work()
+    for shard, own in (("eu", EU), ("us", US)):
+        children = [row for row in await shards._rows(shard, "history") if row.handler == "child"]
+        assert [row.result for row in children] == [f'"{own}"'] * 2
+    assert sorted(ends) == [
+        f"This submit needs two shards: route '{route}' is in {other}, and task {id}, which calls its task, in {own}. "
+        "Unique keys, order keys, limits, dependencies and transactions hold within one shard; nothing was submitted."
+        for route, other, id, own in ((US, "us", 2, "eu"), (EU, "eu", 1, "us"))
+    ]
 
 
 @pytest.mark.usefixtures("connected")

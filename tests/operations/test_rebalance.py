@@ -141,6 +141,17 @@ async def test_tasks_that_hold_within_a_shard_stay(databases: dict[str, Database
     assert work.left == {("eu", ORDER): 2, ("eu", WORKFLOW): 1, ("eu", DEPENDENCY): 4}
 
 
+async def test_a_task_stays_that_has_called_another_one(databases: dict[str, Database]) -> None:
+    database = databases["eu"]
+    caller = await database.write(submit, task(US))
+    async with database.writing() as tx:
+        called = {"task_id": caller, "parent_id": 7, "step": "invoice", "on_failure": "run"}
+        await tx.execute(sa.insert(tx.tables.dependency).values(**called, satisfied_at=MOMENT))
+    work = Rebalance(databases, rule, BY)
+    await work.run()
+    assert (work.moved.total(), work.left) == (0, {("eu", DEPENDENCY): 1})
+
+
 @EACH_PAIR
 async def test_a_task_moves_with_its_attempts_and_its_unique_key(databases: dict[str, Database]) -> None:
     eu, us = databases.values()

@@ -21,7 +21,7 @@ from runner.engine.slots import Running
 from runner.errors import InvalidCheckpoint, StepsChanged, StoreError, TransactionUnavailable
 from runner.handlers.outcome_rules import DEFAULT_RULES, OutcomeRules
 from runner.handlers.signature import HIDDEN, require_faithful, require_shown
-from runner.handlers.steps import suspension_in
+from runner.handlers.steps import Ended, Unawaited, suspension_in
 from runner.model.duration import format_duration
 from runner.model.outcome import (
     HANDLER_OUTCOMES,
@@ -52,6 +52,14 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 _UNKNOWN_TYPE = re.compile(r"Unable to serialize unknown type: <class '([^']+)'>")
+
+UNFINISHED = {
+    f"{kind.__module__}.{kind.__qualname__}": f"it contains a call of the Context, not its result: {advice}"
+    for kind, advice in ((Ended, "return ctx.call(...).result()"), (Unawaited, "return await ctx.call(...)"))
+}
+"""The reasons why values with calls of a Context are not stored, by the types of the calls."""
+
+UNAWAITED = "a call of its Context, which did not run: return await ctx.call(...)"
 
 PACKAGE = str(Path(__file__).parents[2]) + os.sep
 """The folder of this package, whose frames precede those of a handler."""
@@ -154,7 +162,9 @@ def _not_json(error: BaseException) -> str:
         case NotFinite():
             return f"it contains {error}, which is not JSON"
         case PydanticSerializationError() if unknown := _UNKNOWN_TYPE.search(str(error)):
-            return f"it contains an object of type {unknown[1]}, which cannot be serialized as JSON"
+            return UNFINISHED.get(
+                unknown[1], f"it contains an object of type {unknown[1]}, which cannot be serialized as JSON"
+            )
     return "it cannot be serialized as JSON"
 
 
@@ -337,9 +347,10 @@ def result_outcome(running: Running, result: Any, limits: AttemptLimits) -> Outc
         return _by_rule(running, None, Failure("NoResult", message), limits.rules)
     if isinstance(result, HANDLER_OUTCOMES):
         return replace(result)  # it has a traceback if the handler has raised and caught it
-    if inspect.iscoroutine(result):
+    if inspect.iscoroutine(result) or isinstance(result, Unawaited):
         result.close()
-        return Dead("the handler returned a coroutine: define the handler with async def")
+        advice = "a coroutine: define the handler with async def" if inspect.iscoroutine(result) else UNAWAITED
+        return Dead(f"the handler returned {advice}")
     if running.is_chunk:
         log.warning("a chunk of %s: its return value is not kept; use task.succeed(result)", handler.name)
         return DONE

@@ -6,7 +6,7 @@ import inspect
 import json
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -18,7 +18,7 @@ from runner.client.results import value_of
 from runner.engine.executing.attempt_outcome import failure_of, json_text
 from runner.errors import InvalidRetryPlan, InvalidStep, StepsChanged, StoreError, TaskCancelled, TaskFailed
 from runner.handlers.signature import Returned
-from runner.handlers.steps import Ended, StepCall, StepStore, Suspension, TaskCall
+from runner.handlers.steps import Ended, StepCall, StepStore, Suspension, TaskCall, Unawaited
 from runner.model.duration import LONGEST_SECONDS, format_duration, parse_duration
 from runner.model.outcome import Delay, Failure, HandlerOutcome, Suspended
 from runner.model.step import Signal, StepKind, StepWrite, StoredStep
@@ -220,7 +220,7 @@ class DurableSteps:
 
     def _waiting(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """Begin a sleep or a wait: awaited in an async handler, blocking in a plain function."""
-        return _Waiting(work()) if _on_loop() else Ended(self._store.submit(work).result())
+        return Unawaited(work()) if _on_loop() else Ended(self._store.submit(work).result())
 
     # The rules for all
 
@@ -365,21 +365,6 @@ def _stored_end(step: StoredStep, handler: str) -> TaskResult:
     failure = values.get("error_type", ""), values.get("message", "")
     attempts = values.get("attempts", 0)
     return TaskResult(step.child or 0, handler, State(values["state"]), attempts, None, values["reason"], *failure)
-
-
-class _Waiting:
-    """A sleep, a wait or a call of an async handler."""
-
-    def __init__(self, work: Coroutine[Any, Any, Any]) -> None:
-        self._work = work
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        return self._work.__await__()
-
-    def result(self) -> NoReturn:
-        """Refuse: it would block the event loop."""
-        self._work.close()
-        raise RuntimeError("await it: result() is for plain functions")
 
 
 class _Run:

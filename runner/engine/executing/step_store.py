@@ -72,12 +72,12 @@ class StoredSteps:
     async def call(self, call: StepWrite, task: NewTask, child: int | None) -> tuple[int, TaskResult | None, bool]:
         """Submit a child, unless it has an id, and read its end."""
         if child is None:
-            child = await self._when_free(lambda: self._calls.submit(self._owner(done=False), call, task))
+            caller = self._running.task
+            child = await self._when_free(lambda: self._calls.submit(caller, self._owner(done=False), call, task))
         if child is None:
             raise self._fenced_out()
-        id = child
-        end, sealed = await self._noted(lambda: self._calls.end(id))
-        return id, end, not sealed or self._running.vault is not None
+        id, in_vault = child, self._running.vault is not None
+        return id, *await self._noted(lambda: self._calls.end(id, in_vault=in_vault))
 
     def transaction(self, write: Callable[[Any], StepWrite], /) -> OwnTransaction:
         """Open a transaction whose commit stores a step; `write` makes it of the transaction's `result`."""

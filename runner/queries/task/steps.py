@@ -4,12 +4,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.model.step import StepKind
+from runner.model.task import State
 from runner.queries.rows import from_row, readable
 from runner.text import formatting
 from runner.text.document import Treatment
@@ -40,6 +41,8 @@ class StepRow:
         done_at: when it was done; None before.
         duration: seconds that its function took.
         result: its result, JSON text.
+        child: the id of the task that it called; None without one.
+        child_state: the state of this task; None without one, or if it was deleted.
     """
 
     name: str
@@ -55,6 +58,8 @@ class StepRow:
     done_at: datetime | None
     duration: float | None
     result: Annotated[str | None, Treatment.JSON]
+    child: int | None = None
+    child_state: str | None = None
 
     def state(self, at: datetime) -> str:
         """Its state in words."""
@@ -67,10 +72,22 @@ class StepRow:
             case StepKind.WAIT:
                 return f"waits for signal {one_line(self.signal or self.name)}{left}"
             case StepKind.CALL:
-                return f"waits for {one_line(self.function or 'a task')}"
+                return self._call()
             case StepKind.SLEEP:
                 return f"sleeps{left}"
         return f"failed {count_noun(self.failures, 'time')}"
+
+    def _call(self) -> str:
+        """The child of a call that is not done."""
+        child = f"task {self.child or ''} {one_line(self.function or '')}".replace("  ", " ").strip()
+        match self.child_state:
+            case State.SUCCEEDED:
+                return f"{child} succeeded"
+            case State.DEAD:
+                return f"{child} is dead"
+            case State.CANCELLED:
+                return f"{child} was cancelled"
+        return f"{child} was deleted" if self.child and self.child_state is None else f"waits for {child}"
 
     def _end(self) -> str:
         """How it ended."""
@@ -125,9 +142,21 @@ class SignalRow:
 async def steps_of(tx: Transaction, id: int) -> list[StepRow]:
     """Read the last steps of a task, in the order in which they were written."""
     table = tx.tables.step
-    statement = sa.select(*readable(tx, table.c)).where(table.c.task_id == id)
+    statement = _rows(tx).where(table.c.task_id == id)
     last = statement.order_by(table.c.at.desc(), table.c.number.desc()).limit(MOST_STEPS)
     return [from_row(StepRow, row) for row in reversed((await tx.execute(last)).mappings().all())]
+
+
+def _rows(tx: Transaction) -> sa.Select[Any]:
+    """Steps, and the tasks that they called."""
+    step, called = tx.tables.step, tx.tables.dependency.c
+    states = [
+        sa.select(table.c.state).where(table.c.id == called.parent_id).scalar_subquery()
+        for table in (tx.tables.task, tx.tables.history)
+    ]
+    is_own = (called.task_id == step.c.task_id) & (called.step == step.c.name)
+    child = (called.parent_id.label("child"), sa.func.coalesce(*states).label("child_state"))
+    return sa.select(*readable(tx, step.c), *child).select_from(step.outerjoin(tx.tables.dependency, is_own))
 
 
 async def signals_of(tx: Transaction, id: int) -> list[SignalRow]:
@@ -140,9 +169,10 @@ async def signals_of(tx: Transaction, id: int) -> list[SignalRow]:
 
 
 async def pending_steps(tx: Transaction, id: int) -> list[StepRow]:
-    """Read the steps of a task that are not done."""
+    """Read the steps that a waiting task waits for: sleeps, waits, and functions that are tried again."""
     table = tx.tables.step
-    statement = sa.select(*readable(tx, table.c)).where(table.c.task_id == id, table.c.done_at.is_(None))
+    is_pending = (table.c.task_id == id, table.c.done_at.is_(None), table.c.kind != StepKind.CALL.value)
+    statement = sa.select(*readable(tx, table.c)).where(*is_pending)
     rows = await tx.execute(statement.order_by(table.c.at).limit(MOST_STEPS))
     return [from_row(StepRow, row) for row in rows.mappings().all()]
 
