@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import inf
@@ -34,6 +33,7 @@ from runner.engine.executing.deadlines import Deadlines
 from runner.engine.executing.durable_steps import DurableSteps
 from runner.engine.executing.jobs import AttemptJob, take_disturber
 from runner.engine.executing.sealing import Sealing, refusal_of
+from runner.engine.executing.task_threads import TaskThreads
 from runner.engine.hosting.hooks import Middleware
 from runner.engine.slots import ChunkRunning, Running
 from runner.errors import (
@@ -55,7 +55,6 @@ from runner.logs import log_exception
 from runner.model.headers import NO_HEADERS, read_headers
 from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outcome, Release, Retry
 from runner.model.task import CURRENT_TASK
-from runner.resource_limits import SPARE_THREADS, reached_limit, require_threads
 from runner.text.sanitize import count_noun
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ class Executor:
         on_outcome: Callable[[Running], object] = lambda _: None,
     ) -> None:
         self._threads = threads
-        self._pool = _threads(threads + limits.spare_threads)
+        self._pool = TaskThreads(threads + limits.spare_threads)
         self._limits, self._rules = limits, limits.rules
         self._open_tx = open_tx
         self._parents, self._resources = parents, resources
@@ -321,9 +320,7 @@ class Executor:
     async def _in_thread(
         self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
     ) -> Outcome:
-        limit = self.limit(running)
-        if limit is not None:
-            running.deadline = time.monotonic() + limit
+        limit, job = self.limit(running), running.job or cast("asyncio.Task[None]", asyncio.current_task())
         body: asyncio.Future[Any]
         if running.around:
             middleware = self._thread_in_middleware(running, arguments, release_slot)
@@ -332,10 +329,14 @@ class Executor:
         else:
             body = self._begin(running, arguments, release_slot)
         outcome: Outcome | None = None
-        if await _asked_to_end(body, limit, lambda: running.cancel_requested or running.interrupted):
+        if limit is not None:
+            running.deadline = self._deadlines.watch(job, limit)
+        if await self._asked_to_end(body, job, limit, lambda: running.cancel_requested or running.interrupted):
             outcome = Cancelled() if running.cancel_requested else interrupted(running, self._limits.interruptions)
             if running.cancel_requested:  # ctx.stop is set; the result of the function decides
-                await _asked_to_end(body, limit, lambda: running.interrupted)
+                if limit is not None:
+                    self._deadlines.watch(job, limit)
+                await self._asked_to_end(body, job, limit, lambda: running.interrupted)
         if not body.done():
             hung = await self.hung_server(running) if outcome is None else None
             if hung is not None:
@@ -349,6 +350,25 @@ class Executor:
         outcome = failed(running, error, self._limits)
         clear_frames(error)
         return outcome
+
+    async def _asked_to_end(
+        self, body: "asyncio.Future[Any]", job: "asyncio.Task[None]", limit: float | None, asked: Callable[[], bool]
+    ) -> bool:
+        """Wait for a function in its thread, or its deadline; return True if the runner asks it to end before.
+
+        Nothing else can cancel a thread, so any other cancellation of its asyncio task is ignored.
+        """
+        is_asked = False
+        while not (body.done() or is_asked or self._deadlines.has_expired(job)):
+            waiter = job.get_loop().create_future()
+            body.add_done_callback(partial(_wake, waiter))
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                is_asked = asked()
+        if limit is not None and self._deadlines.end(job, limit):
+            job.uncancel()
+        return is_asked
 
     async def hung_server(self, running: Running) -> StoreError | None:
         """Return the outage of a server that hangs, for which a task waits whose timeout has passed."""
@@ -369,16 +389,17 @@ class Executor:
         self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
     ) -> "asyncio.Future[Any]":
         """Start a plain function in a thread."""
-        running.stop = running.stop or threading.Event()
+        if running.is_chunk:  # others get theirs with a Context
+            running.stop = running.stop or threading.Event()
         running.context = contextvars.copy_context()
         work = partial(running.context.run, _call, running, arguments)
-        loop = asyncio.get_running_loop()
+        end = partial(_release, running, release_slot)
         try:
-            running.body = loop.run_in_executor(self._pool, work)
+            running.body = self._pool.start(work, end)
         except RuntimeError as error:  # the system allows no thread
-            running.body = loop.create_future()
+            running.body = asyncio.get_running_loop().create_future()
             running.body.set_result(ContainedCall(None, error))
-        running.body.add_done_callback(lambda _: None if running.replaced else release_slot(running))
+            end()
         return running.body
 
     async def _thread_in_middleware(
@@ -526,7 +547,7 @@ class Executor:
     def resize(self, threads: int) -> None:
         """Set the number of threads. Functions that already run finish in the old pool."""
         self._threads = threads
-        old_pool, self._pool = self._pool, _threads(threads + self._limits.spare_threads)
+        old_pool, self._pool = self._pool, TaskThreads(threads + self._limits.spare_threads)
         old_pool.shutdown(wait=False)
 
     def end_idle(self) -> None:
@@ -552,32 +573,6 @@ def _is_cancelled() -> bool:
     return job is not None and job.cancelling() > 0
 
 
-class TaskThreads(ThreadPoolExecutor):
-    """Threads of plain functions. If the system allows no further one, functions wait for those that run."""
-
-    _is_full = False
-
-    def _adjust_thread_count(self) -> None:
-        if self._idle_semaphore.acquire(blocking=False):  # first, because `require_threads` starts some
-            return
-        has_thread = any(thread.is_alive() for thread in self._threads)
-        try:
-            if has_thread and len(self._threads) < self._max_workers:
-                require_threads(SPARE_THREADS)
-            super()._adjust_thread_count()
-        except RuntimeError as error:
-            if not has_thread:
-                self._work_queue.get_nowait()  # its caller gets the error; a thread that starts later must not run it
-                raise
-            if not self._is_full:
-                self._is_full = True
-                log.warning("functions run in %d threads: %s", len(self._threads), reached_limit(error) or error)
-
-
-def _threads(number: int) -> ThreadPoolExecutor:
-    return TaskThreads(number, thread_name_prefix="runner-task")
-
-
 class _Refused(NamedTuple):
     """The outcome of a task of a chunk whose payload does not fit."""
 
@@ -601,21 +596,15 @@ def _refuse_transaction(task_id: int, executor: str | None) -> NoReturn:
     raise TransactionInProcess(id=task_id, executor=executor)
 
 
-async def _asked_to_end(body: "asyncio.Future[Any]", limit: float | None, asked: Callable[[], bool]) -> bool:
-    """Wait until a function in its thread ends or exceeds its timeout; return True if the runner asks it to end before.
+def _release(running: Running, release_slot: Callable[[Running], None]) -> None:
+    """Release the slot of a function that has ended, unless a spare thread replaces it."""
+    if not running.replaced:
+        release_slot(running)
 
-    Nothing else can cancel a thread, so any other cancellation of its asyncio task is ignored.
-    """
-    end = None if limit is None else time.monotonic() + limit
-    while not body.done():
-        try:
-            await asyncio.wait([body], timeout=None if end is None else max(0.0, end - time.monotonic()))
-        except asyncio.CancelledError:
-            if asked():
-                return True
-        else:
-            return False
-    return False
+
+def _wake(waiter: "asyncio.Future[None]", _: object) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 async def _in_middleware(running: Running, body: Callable[[], Awaitable[Any]]) -> Any:
