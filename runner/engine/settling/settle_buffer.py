@@ -121,10 +121,13 @@ class SettleBuffer:
             group.create_task(self._retry_apart())
             while True:
                 await self._ready.wait()
-                while self._items:
-                    await self._write_next()
                 self._ready.clear()
-                self._idle.set()
+                if self._items:
+                    await self._write_next()
+                if not self._items:
+                    self._idle.set()
+                elif self._timer is None or self._closing or self._fills_batch:
+                    self._ready.set()
 
     def _end_linger(self) -> None:
         self._timer = None
