@@ -1,17 +1,17 @@
 """The canary: an operation on 1, 10, 100 and all tasks of a filter, as long as none fails again."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from runner.db.transaction import clock
+from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.operations.bulk import BulkOptions, DatabaseAccess, Operation, to_all
-from runner.operations.results import Result
-from runner.queries.fate import FailureCause, GroupFate, fate_of
+from runner.operations.bulk import BulkOptions, DatabaseAccess, Operation, to_all, to_each
+from runner.operations.results import Result, Target
+from runner.queries.fate import FailureCause, GroupFate, fate_of, last_causes
 
 STAGES = (1, 10, 100)
 """The tasks of each stage before the rest."""
@@ -59,18 +59,25 @@ async def canary(
     """Apply an operation in stages; each stage begins when all tasks of the one before have ended without a failure.
 
     A stage goes on from the newest task to the oldest, below the tasks of the stage before. The last one does not wait.
+    The tasks of a failure group whose last failure had another cause come last: they prove nothing about the group.
 
     Args:
         operation: the operation on a chunk, such as a retry.
         options: the options of the bulk operation; `stop` also ends the wait between two stages.
         on_wait: called with the fate of a stage while it waits.
     """
-    total = Result()
+    total, later = Result(), _OtherCauses(operation, task_filter)
     for number, size in enumerate((*STAGES, None), 1):
         since = await database.read(clock)
         remaining = None if options.limit is None else options.limit - len(total.changed)
         limit = remaining if size is None else min(size, remaining if remaining is not None else size)
-        stage = await to_all(database, operation, task_filter, replace(options, limit=limit, on_progress=None))
+        own = replace(options, limit=limit, on_progress=None)
+        stage = await to_all(database, later if size else operation, task_filter, own)
+        others = [each.id for each in (*stage.skipped, *stage.conflicts, *stage.stuck)]
+        touched = [*stage.changed, *others, *later.targets]
+        task_filter = Filter((*task_filter.terms, Term("id", Operator.LT, min(touched)))) if touched else task_filter
+        if size is None or not stage.changed:
+            stage.add(await to_each(database, operation, later.take(limit, stage), own))
         total.add(stage)
         if options.on_progress:
             options.on_progress(total)
@@ -79,11 +86,33 @@ async def canary(
         fate = await _settled(database, stage.changed, since, options, on_wait)
         if fate.causes or options.is_done(total):
             return CanaryResult(total, fate.causes, number)
-        others = [skipped.id for skipped in stage.skipped] + [conflict.id for conflict in stage.conflicts]
-        others += [stuck.id for stuck in stage.stuck]
-        lowest = min(stage.changed + others)
-        task_filter = Filter((*task_filter.terms, Term("id", Operator.LT, lowest)))
     return CanaryResult(total, (), len(STAGES) + 1)
+
+
+class _OtherCauses:
+    """An operation that leaves out the tasks of a failure group whose last failure had another cause, for later."""
+
+    def __init__(self, operation: Operation, task_filter: Filter) -> None:
+        terms = [term for term in task_filter.terms if term.field == "failure" and not term.negated]
+        values = [term.value if isinstance(term.value, tuple) else (term.value,) for term in terms]
+        self._causes = {str(cause) for each in values for cause in each}
+        self._operation = operation
+        self.targets: dict[int, Target] = {}
+
+    async def __call__(self, tx: Transaction, targets: Sequence[Target]) -> Result:
+        """Apply the operation to the tasks whose last failure has the cause."""
+        last = await last_causes(tx, [target.id for target in targets]) if self._causes else {}
+        self.targets |= {target.id: target for target in targets if not {last.get(target.id)} <= {None, *self._causes}}
+        own = [target for target in targets if target.id not in self.targets]
+        return await self._operation(tx, own) if own else Result()
+
+    def take(self, limit: int | None, so_far: Result) -> Sequence[Target]:
+        """Remove the newest ones, at most as many as a stage still changes."""
+        most = None if limit is None else limit - len(so_far.changed)
+        taken = sorted(self.targets.values(), reverse=True)[:most]
+        for target in taken:
+            del self.targets[target.id]
+        return taken
 
 
 async def _settled(

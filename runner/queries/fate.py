@@ -101,6 +101,13 @@ async def fate_of(tx: Transaction, ids: Sequence[int], since: datetime, *, more:
     return GroupFate(Count(len(ids), more), counts, _causes(failures), pending)
 
 
+async def last_causes(tx: Transaction, ids: Sequence[int]) -> dict[int, str]:
+    """Read the fingerprint of the last failed attempt of each task that has one, by task id."""
+    attempt = tx.tables.attempt.c
+    mine = sa.select(attempt.task_id, attempt.fingerprint).where(tx.dialect.one_of(attempt.task_id, ids))
+    return {row.task_id: as_text(row.fingerprint) for row in await tx.rows(mine.order_by(attempt.fence))}
+
+
 class _Failure(NamedTuple):
     """The attempts of one task with one error: whether some of them ended before the change, and after it."""
 

@@ -104,6 +104,27 @@ async def test_another_error_stops_it_too_and_is_named_as_such(database: Databas
     assert (result.stages, "with another error" in result.failure) == (1, True)
 
 
+async def test_tasks_that_have_died_of_another_cause_since_come_last(database: Database) -> None:
+    ids = await dead(database, 6)
+    for id in (ids[-1], ids[-2], ids[0]):
+        await add_attempt(database, id, fence=2, fingerprint="f2", message="disk full", ended_at=ahead(-30))
+    async with ending(database, lambda _: None):
+        result = await run(database)
+    assert (result.failure, result.stages) == ("", 3)
+    assert result.result.changed[0] == ids[3]
+    assert set(result.result.changed[:3]) == set(ids[1:4])
+    assert sorted(result.result.changed) == ids
+
+
+async def test_a_stage_without_a_task_of_the_cause_takes_the_others(database: Database) -> None:
+    ids = await dead(database, 2)
+    for id in ids:
+        await add_attempt(database, id, fence=2, fingerprint="f2", message="disk full", ended_at=ahead(-30))
+    async with ending(database, lambda id: "f2" if id == ids[1] else None):
+        result = await run(database)
+    assert (result.stages, result.result.changed) == (1, [ids[1]])
+
+
 async def test_a_stop_ends_the_wait_and_undo_returns_what_has_not_started(database: Database) -> None:
     ids = await dead(database, 5)
     waits: list[Any] = []
