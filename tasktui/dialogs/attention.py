@@ -98,7 +98,7 @@ class AttentionScreen(AnswerScreen[AttentionChoice | None]):
         """Return the keys to show below the alerts."""
         if not self._answer:
             return "escape closes"
-        keys = ", ".join(f"{action.key} {action.label.lower()}" for action in actions_of(self._selected))
+        keys = ", ".join(f"{action.key} {_verb(action)}" for action in actions_of(self._selected))
         return f"enter goes there, w explains, {keys}"
 
     def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:
@@ -132,6 +132,11 @@ class AttentionScreen(AnswerScreen[AttentionChoice | None]):
         """Close with the selected cause."""
         if self._answer:
             self.dismiss(AttentionChoice(self._selected, explain))
+
+
+def _verb(action: Action) -> str:
+    """The label of an action without its kind of subject, which the selected alert names."""
+    return action.label.lower().removesuffix(f" {action.target.word}")
 
 
 def cause_lines(causes: Sequence[AlertCause], width: int, selected: int) -> Iterable[Content]:

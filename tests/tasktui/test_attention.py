@@ -95,9 +95,9 @@ async def test_dead_tasks_have_one_number_and_one_wording(database: Database, wa
 async def test_action_keys_act_on_the_subject_of_an_alert(database: Database, watch: Watch) -> None:
     await add_runner(database, handlers='["other"]', lease=600)
     await add_live(database, "smtp.send", queue="mail", run_at=ahead(-600))
-    async with watch("reports") as operator:
+    async with watch("reports", (80, 24)) as operator:
         await operator.press("exclamation_mark")
-        await operator.sees("no live runner takes smtp.send", "H pause handler", "Q silence")
+        await operator.sees("no live runner takes smtp.send", "enter goes there", "H pause", "Q silence")
         keys = re.search("w explains, (.*)", operator.text)
         assert keys
         assert re.findall(r"\b[A-Z]\b", keys[1]) == ["K", "H", "C", "Q"]
