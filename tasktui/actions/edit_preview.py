@@ -208,6 +208,9 @@ def preview(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> list[
     if not values:
         return ["no changes yet"]
     lines = [line(f"payload: {text}") for text in payload_differences(detail.payload, values.get("payload"))]
+    if "run_at" in values and detail.pending is not None:
+        step = detail.pending
+        lines.append(line(f"it {step.state(detail.at)}, also in an earlier run: I ends the {step.kind}"))
     if requeues(detail):
         lines.append(f"the task is {detail.task.state}: saving requeues it with all its attempts")
     return lines + _runs(runs, detail.at, zone)

@@ -8,7 +8,7 @@ from runner.model.sealed import read_sealed
 from runner.model.task import FINAL, Priority, Shown, State
 from runner.queries.task.attempts import Attempt, checkpoint_lines
 from runner.queries.task.detail import TaskDetail, task_fields
-from runner.queries.task.steps import StepRow, signal_lines
+from runner.queries.task.steps import signal_lines
 from runner.queries.task.timeline import timeline
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
@@ -55,7 +55,7 @@ def sentence(detail: TaskDetail) -> list[Part]:
         return _ending(detail, error if task.shown is not Shown.SUCCEEDED else failed.strip())
     if task.state is State.WAITING and (obstacle := _obstacle(detail)):
         return [(f"{_due(task, at)}, but held back: ", "bold strong"), (obstacle, "text")]
-    if (pending := _pending(detail)) is not None:
+    if (pending := detail.pending) is not None:
         state = line(pending.state(at))
         return [(f"{state[:1].upper()}{state[1:]}.", "strong"), (f" I ends the {pending.kind}.", "muted")]
     since, where = formatting.since(task.relevant_time, at), _location(detail)
@@ -70,14 +70,6 @@ def sentence(detail: TaskDetail) -> list[Part]:
         Shown.BLOCKED: ("Waits for other tasks: ", progress),
     }.get(task.shown, (f"Runs {again}{formatting.distance(task.run_at, at)}.", failed))
     return [(main, "strong"), (more, "muted")]
-
-
-def _pending(detail: TaskDetail) -> StepRow | None:
-    """The sleep or the wait of a task that is not due; None without one."""
-    task = detail.task
-    if task.state is not State.WAITING or task.run_at is None or task.run_at <= detail.at:
-        return None
-    return next((step for step in detail.steps if step.done_at is None and step.signal is not None), None)
 
 
 def _running(detail: TaskDetail, run: str, failed: str) -> tuple[str, str]:
@@ -283,7 +275,7 @@ def trouble(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> li
         decision: list[Row] = [[(line(last.rule, width), "muted")]] if last.rule else []
         rows = error_rows(last.error_type, last.message, last.traceback, width, reveal=reveal, unfold=unfold)
         return [*decision, *rows]
-    if detail.error and detail.task.remark and _pending(detail) is None:
+    if detail.error and detail.task.remark and detail.pending is None:
         kind, _, message = detail.error.partition(": ")
         return error_rows(kind, message, None, width, reveal=reveal, unfold=unfold)
     return []

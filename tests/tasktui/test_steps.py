@@ -41,7 +41,11 @@ async def test_a_signal_is_sent_on_the_task_screen(database: Database, watch: Wa
         assert "\x1b" not in operator.text
         assert "hunter2" not in operator.text
         assert "ERROR" not in operator.text
-        await operator.press("I")
+        await operator.press("E")
+        await operator.sees("Run at")
+        await operator.press("n", "o", "w")
+        await operator.sees("left, also in an earlier run: I ends the wait")
+        await operator.press("escape", "I")
         await operator.sees("Signal 1 task?")
         operator.screen.query_one("#answer").value = 'approved {"by": "ana"}'
         await confirm(operator, reason="agreed by phone")

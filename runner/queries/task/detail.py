@@ -190,6 +190,14 @@ class TaskDetail:
         return any(row.verb == "settle" for row in self.stuck)
 
     @property
+    def pending(self) -> StepRow | None:
+        """The sleep or the wait of a task that is not due; None without one."""
+        task = self.task
+        if task.state is not State.WAITING or task.run_at is None or task.run_at <= self.at:
+            return None
+        return next((step for step in self.steps if step.done_at is None and step.signal is not None), None)
+
+    @property
     def suspicion(self) -> str:
         """The sentence about a task that is suspected of killing its runners; empty for other tasks."""
         task = self.task
