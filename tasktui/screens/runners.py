@@ -16,7 +16,7 @@ from runner.model.shard import ShardId
 from runner.queries.alerts.runners import name_of
 from runner.queries.runners import RunnerRow, used_slots
 from runner.text import formatting
-from runner.text.runner_name import process_name
+from runner.text.runner_name import process_name, runner_name
 from runner.text.stuck_row import stuck_text
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
@@ -202,8 +202,9 @@ class RunnersScreen(LiveScreen):
         if runner is None:
             return None
         session, id = database_of(self.session, runner.id)
-        texts = {"id": str(runner.id), "name": process_name(runner.host, runner.pid)}
-        return texts_of_row(session, f"runner {runner.id}", ["tasks", filter_of(runner=str(id))], texts)
+        name = process_name(runner.host, runner.pid)
+        title = runner_name(runner.id, runner.host, runner.pid)
+        return texts_of_row(session, title, ["tasks", filter_of(runner=str(id))], {"id": str(runner.id), "name": name})
 
     @on(Table.CursorMoved)
     def _read_tasks(self) -> None:
@@ -371,10 +372,11 @@ def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[
         return []
     tasks = data.tasks
     more = f", the {len(tasks)} longest" if len(tasks) < runner.running_tasks else ""
-    title: list[Part] = [heading(f"{shard_name(runner)} RUNS {runner.running_tasks}")]
+    name = line(runner_name(runner.id, runner.host, runner.pid), width // 2)
+    title: list[Part] = [heading(f"{name} RUNS {runner.running_tasks}")]
     queues = ", ".join(runner.queues) if runner.queues else "all"
     about = "".join(f", {text}" for text in runner.remarks)
-    facts = line(f"runner {runner.id}, queues {queues}{about}{more}", width * 2 // 3)
+    facts = line(f"queues {queues}{about}{more}", width * 2 // 3)
     rows: list[Row] = [rule(title, width, [(facts, "muted")])]
     rows += [fit([(line(stuck_text(row), width), "bold dead")], width) for row in runner.stuck.rows[:MOST_STUCK]]
     narrow = width < WITH_KEYS

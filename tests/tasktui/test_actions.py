@@ -472,7 +472,7 @@ async def test_runners_are_drained_and_resized(database: Database, watch: Watch)
     id = await add_runner(database, capacity=24, threads=4)
     await add_live(database, "smtp.send", key="order-7", state=State.RUNNING, runner_id=id, claimed_at=ahead(-100))
     async with watch("runners") as operator:
-        await operator.sees(f"runner {id}, queues all", "RUNS 1", "1m4", "smtp.send", "order-7")
+        await operator.sees(f"runner {id} (web-1:7) RUNS 1", "queues all", "1m4", "smtp.send", "order-7")
         await operator.sees("1 alive")
         await operator.press("S")
         await operator.sees(f"Resize runner {id} (web-1:7)?", "Concurrency", "20", "Threads", "4")

@@ -223,7 +223,7 @@ async def test_the_runners_of_all_shards_are_listed_and_a_key_acts_in_the_shard(
         await operator.press("5")
         await operator.sees("● eu web-1:7", "● us web-1:7", "2 alive")
         await operator.press("end")
-        await operator.sees("us web-1:7 RUNS 1", "us:3", "in us")
+        await operator.sees("runner us:1 (web-1:7) RUNS 1", "us:3", "in us")
         await operator.press("L")
         await operator.sees("Drain runner 1")
         await operator.press("y", "enter")

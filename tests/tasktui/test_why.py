@@ -218,7 +218,7 @@ async def test_enter_opens_the_cause(database: Database, watch: Watch) -> None:
         await operator.press("w")
         await operator.sees("It has been running on runner")
         await operator.press("enter")
-        await operator.sees(f"runner {busy}, queues all", "RUNS 1")
+        await operator.sees(f"runner {busy} (web-1:7) RUNS 1", "queues all")
         await operator.command(f"task {paused}")
         await operator.sees(f"{paused}  other")
         await operator.press("w")
@@ -231,7 +231,7 @@ async def test_enter_opens_the_cause(database: Database, watch: Watch) -> None:
         await operator.press("down")
         await operator.sees("▸2. Runner")
         await operator.press("enter")
-        await operator.sees(f"runner {idle}, queues all", "RUNS 0")
+        await operator.sees(f"runner {idle} (", ") RUNS 0")
 
 
 @ON_ONE_DATABASE
