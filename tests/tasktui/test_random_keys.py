@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from textual.app import ScreenStackError
+from textual.errors import NoWidget
 from textual.pilot import OutOfBounds
 
 from runner.db.database import Database
@@ -82,7 +83,7 @@ async def do(operator: Operator, database: Database, step: Step) -> None:
             await fail(database)
         case "click" | "scroll":
             offset = (int(value[0] * size.width), int(value[1] * size.height))
-            with suppress(OutOfBounds, ScreenStackError):  # The size has changed meanwhile.
+            with suppress(OutOfBounds, NoWidget, ScreenStackError):  # The size or the screen has changed meanwhile.
                 await (pilot.click(offset=offset) if kind == "click" else pilot.hover(offset=offset))
 
 
