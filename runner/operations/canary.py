@@ -73,7 +73,8 @@ async def canary(
         limit = remaining if size is None else min(size, remaining if remaining is not None else size)
         own = replace(options, limit=limit, on_progress=None)
         stage = await to_all(database, later if size else operation, task_filter, own)
-        others = [each.id for each in (*stage.skipped, *stage.conflicts, *stage.stuck)]
+        others = [skipped.id for skipped in stage.skipped] + [conflict.id for conflict in stage.conflicts]
+        others += [stuck.id for stuck in stage.stuck]
         touched = [*stage.changed, *others, *later.targets]
         task_filter = Filter((*task_filter.terms, Term("id", Operator.LT, min(touched)))) if touched else task_filter
         if size is None or not stage.changed:
