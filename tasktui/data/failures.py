@@ -87,6 +87,7 @@ class GroupDetail(NamedTuple):
 
     shares: Shares
     tasks: GroupTasks
+    at: datetime
 
 
 DETAIL_EVERY, CONTRAST_EVERY = 5.0, 60.0
@@ -179,6 +180,7 @@ def merged_detail(parts: Mapping[str, GroupDetail | None]) -> GroupDetail | None
             added(lambda each: each.shares.numbers),
         ),
         GroupTasks(states, soon, any(each.more for each in tasks), tuple(latest[:MOST_LATEST])),
+        min(each.at for each in details.values()),
     )
 
 
@@ -217,10 +219,10 @@ async def largest_in_queue(tx: Transaction, queue: str, span: timedelta) -> str:
 
 async def group_detail(tx: Transaction, fingerprint: str, span: timedelta) -> GroupDetail:
     """Read the shares and the tasks of a failure group in a span that ends now."""
-    since = _begin(await clock(tx), span)
-    return GroupDetail(
-        *await tx.gather(shares(tx, fingerprint, since), group_tasks(tx, fingerprint, since, MOST_LATEST))
-    )
+    at = await clock(tx)
+    since = _begin(at, span)
+    read = await tx.gather(shares(tx, fingerprint, since), group_tasks(tx, fingerprint, since, MOST_LATEST))
+    return GroupDetail(*read, at)
 
 
 async def group_contrast(tx: Transaction, fingerprint: str, handler: str, span: timedelta) -> Contrast:

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from runner.model.task import Shown
 from runner.queries.contrast import Contrast
-from runner.queries.failures import FailureChange, Failures, GroupTasks, LatestTask, Shares
+from runner.queries.failures import FailureChange, Failures, LatestTask, Shares
 from runner.queries.shard_failures import shards_text
 from runner.text import formatting
 from runner.text.formatting import SIGNS
@@ -21,6 +21,9 @@ MINUTE = timedelta(minutes=1)
 
 NORMAL = 100
 """Columns of a screen that has room for panels side by side."""
+
+FRESH = 10.0
+"""Seconds for which the states of the tasks of a group count as present."""
 
 FEW_LATEST = 3
 """Latest tasks of a group at least."""
@@ -189,7 +192,7 @@ def detail(
     trace = error_rows(group.error_type, group.message, group.traceback, right, reveal=False, unfold=unfold)
     if tasks_detail is None:
         return [*rows, *trace]
-    now = _now(group, tasks_detail.tasks, data)
+    now = _now(group, tasks_detail, data)
     most = min(max(FEW_LATEST, room - len(rows) - len(trace) - 2), MOST_LATEST)
     trace = [*trace, *latest_tasks(group, tasks_detail.tasks.latest[:most], data.at, right)]
     if width < NORMAL:
@@ -232,18 +235,19 @@ def _shared_briefly(shares: Shares, width: int) -> list[Row]:
     return [fit(row, width) for row in rows]
 
 
-def _now(group: Failures, tasks: GroupTasks, data: FailureGroups) -> list[Row]:
-    """The tasks of a group as they are now, and when they run again."""
+def _now(group: Failures, tasks_detail: GroupDetail, data: FailureGroups) -> list[Row]:
+    """The tasks of a group as they are now, with their age if a slow database is read seldom, and their next runs."""
+    tasks, age = tasks_detail.tasks, (data.at - tasks_detail.at).total_seconds()
     shown: list[Part] = [("  now      ", "muted")]
     more = "+" if tasks.more else ""
     counts = {Shown(name): number for name, number in tasks.states.items()}
     ended = [(state, counts.pop(state)) for state in (Shown.DEAD, Shown.SUCCEEDED, Shown.CANCELLED) if state in counts]
     for shown_state, number in (*sorted(counts.items(), key=lambda item: -item[1])[:2], *ended):
         shown += [(f"{SIGNS[shown_state]} ", str(shown_state)), (f"{number:,}{more}  ", "text")]
+    shown += [] if counts or ended else [("removed by retention  ", "text")]
+    shown += [(f"{formatting.age(age)} ago  ", "retrying")] if age > FRESH else []
     shown += [("breaker open", "retrying")] if any(each.handler == group.handler for each in data.breakers) else []
     waits = sum(counts.get(each, 0) for each in (Shown.RETRYING, Shown.READY, Shown.SCHEDULED))
-    if len(shown) == 1:
-        shown.append(("removed by retention", "text"))
     next_runs = (f"{tasks.soon:,}{more} within 10 min" if tasks.soon else "none within 10 min", "text")
     return [shown, *([[("  next     ", "muted"), next_runs]] if waits else [])]
 

@@ -27,6 +27,9 @@ NO_ANSWER_AFTER = 5.0
 SHARE = 100
 """An entry is valid for at least this multiple of its query's duration, unless a cache has a share of its own."""
 
+LONGEST_VALIDITY = 60.0
+"""The most seconds that the duration of its query adds: on a slow database too, a screen shows the present."""
+
 
 class TtlCache(Generic[T]):
     """The last result of one kind of query.
@@ -56,7 +59,7 @@ class TtlCache(Generic[T]):
         value = await load()
         end = self._clock()
         took = end - now - distance
-        self._entry = (key, end + max(self._seconds, took * self._share), value)
+        self._entry = (key, end + max(self._seconds, min(took * self._share, LONGEST_VALIDITY)), value)
         return value
 
 

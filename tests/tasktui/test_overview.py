@@ -51,7 +51,7 @@ from tasktui.render import theme
 from tasktui.render.rows import Row, plain, width_of
 from tasktui.screens.overview import OverviewScreen, empty_in, queue_line
 from tasktui.screens.runners import liveness
-from tasktui.session.cache import TtlCache
+from tasktui.session.cache import LONGEST_VALIDITY, TtlCache
 from tests.store.minutes import Minute, within_a_minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
@@ -512,7 +512,7 @@ async def test_an_answer_is_kept_longer_the_longer_it_took() -> None:
         now[0] += 2.0
         return now[0]
 
-    for share, seconds in ((10, 20.0), (100, 200.0)):
+    for share, seconds in ((10, 20.0), (100, LONGEST_VALIDITY)):
         recall = TtlCache[float](10.0, lambda: now[0], share)
         first = await recall.get(None, ask)
         now[0] = first + seconds - 0.1
