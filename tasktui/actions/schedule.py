@@ -94,7 +94,8 @@ async def _confirm_add(action: Action, session: Session, typed: Mapping[str, str
     id, spec = _new(typed)
     await session.read(check_arguments, spec)
     payload = json.dumps(redact(json.loads(spec.payload)), ensure_ascii=False)
-    about = [content(f"  handler {line(spec.handler)}, rule {line(spec.rule)}")]
+    zone = f" in {line(spec.timezone)}" if spec.timezone != "UTC" else ""
+    about = [content(f"  handler {line(spec.handler)}, rule {line(spec.rule)}{zone}")]
     about.append(content(f"  payload {line(payload, LONGEST)}"))
     if warning := await session.read(handler_warning, spec.handler):
         about.append(content((f"  {line(warning, LONGEST)}; its tasks wait until a runner has it", "retrying")))

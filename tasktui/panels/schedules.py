@@ -15,7 +15,6 @@ from tasktui.render.plot import Span, area, framed, gauge, joined, nice, time_ax
 from tasktui.render.render import fitted, line
 from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule, wrapped
 from tasktui.render.rows import state as state_part
-from tasktui.widgets.table import GUTTER
 
 NORMAL, TALL = 100, 56
 """Columns from which the screen shows figures and plots, and rows from which it shows the next day."""
@@ -118,21 +117,21 @@ def _result(run: ScheduleRun) -> Part:
 
 
 def lower(
-    board: ScheduleBoard, length: timedelta, size: tuple[int, int], room: int, sizes: Sequence[int], zone: tzinfo
+    board: ScheduleBoard, length: timedelta, size: tuple[int, int], room: int, ruler: tuple[int, int], zone: tzinfo
 ) -> list[Row]:
     """The axis of the rulers in the list, and below it what there is room for: runs, lateness, the next day.
 
     Args:
         size: columns and rows of the screen.
         room: rows for these panels.
-        sizes: widths of the columns of the list, the ruler last.
+        ruler: the first cell of the ruler in the list, and its width.
     """
     width, height = size
     row = board.row(board.id)
     if row is None:
         return nothing(width)
-    indent = sum(cells + 1 for cells in sizes[:-1] if cells) + GUTTER
-    axis: list[Row] = [[(" " * (indent + 1), ""), *ruler_axis(board.at, length, sizes[-1] - 1, zone)]]
+    left, cells = ruler
+    axis: list[Row] = [[(" " * (left + 1), ""), *ruler_axis(board.at, length, cells - 1, zone)]]
     if width < NORMAL:
         title = rule([heading(line(row.id, 40))], width, [(describe(line(row.spec.rule, 30)), "muted")])
         rows = [*axis, title, *wrapped(sentence(board, row, zone), width), BLANK]

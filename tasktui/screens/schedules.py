@@ -17,14 +17,14 @@ from tasktui.actions.action import ActionTarget, Targets
 from tasktui.data.schedules import DAY, ScheduleBoard, read_board
 from tasktui.panels import schedules as panels
 from tasktui.panels.schedules import HOUR
-from tasktui.render.render import Cell, ListColumn, RenderedRow, line, widths
+from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import Part, heading, rule
 from tasktui.screens.row_texts import texts_of_row
 from tasktui.screens.selection import open_why
 from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
-from tasktui.widgets.table import GUTTER, MARGIN, Table
+from tasktui.widgets.table import Table
 
 if TYPE_CHECKING:
     from tasktui.data.values import Copyable
@@ -92,16 +92,19 @@ class SchedulesScreen(LiveScreen):
         table = self._table
         columns = COLUMNS if not self._span else (*COLUMNS[:-1], COLUMNS[-1]._replace(title=" NEXT 24 HOURS"))
         table.columns = columns
-        sizes = widths(columns, (table.scrollable_content_region.width or width) - GUTTER - MARGIN)
         rows = {row.id: row for row in board.rows}
-        table.show(tuple(rows), lambda id: schedule_line(rows[id], board, length, sizes[-1], zone))
+        ruler = table.span(-1)
+        table.show(tuple(rows), lambda id: schedule_line(rows[id], board, length, ruler[1], zone))
+        if ruler != table.span(-1):  # The names have changed its width.
+            ruler = table.span(-1)
+            table.show(tuple(rows), lambda id: schedule_line(rows[id], board, length, ruler[1], zone))
         target, self.opened.target = self.opened.target, ""
         if target in rows:
             table.move_to(target)
         self.query_one("#title", Canvas).draw([rule([heading("SCHEDULES")], width, panels.count_figure(board))])
         above = (4 if width >= panels.NORMAL else 3) + self.frame.databases_height
         room = height - above - 2
-        lower = panels.lower(board, length, (width, height), room - min(len(rows) + 1, room // 2), sizes, zone)
+        lower = panels.lower(board, length, (width, height), room - min(len(rows) + 1, room // 2), ruler, zone)
         table.styles.height = max(2, min(len(rows) + 1, room - len(lower)))
         self.query_one("#lower", Canvas).draw(lower)
 

@@ -234,9 +234,15 @@ class Table(ScrollView, Generic[K], can_focus=True):
             left += width + gap
         return ""
 
+    def span(self, position: int) -> tuple[int, int]:
+        """The first cell of a column, and its width."""
+        layout = self._layout()
+        return GUTTER + sum(width + gap for _, width, gap in layout[:position]), layout[position][1]
+
     def _layout(self) -> list[tuple[ListColumn, int, int]]:
         """The columns with their widths and the blanks after them; both are 0 for a hidden one."""
-        room = self.scrollable_content_region.width - GUTTER - MARGIN  # without the scroll bar
+        before_layout = self.app.size.width if self.is_attached else 0
+        room = (self.scrollable_content_region.width or before_layout) - GUTTER - MARGIN  # without the scroll bar
         needs = self._needs.get(self.columns, ())
         if (self.columns, room, needs) == self._arranged_for:
             return self._arranged
