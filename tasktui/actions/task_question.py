@@ -1,6 +1,6 @@
 """The question about the tasks of an action."""
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ from runner.filter.parse import Filter
 from runner.model.duration import parse_duration
 from runner.operations.targets import BLOCKED
 from runner.queries.counting import Count
+from runner.queries.task.steps import awaited_signals
 from runner.text import formatting
 from tasktui.actions.action import ALL, CANARY, Action, Confirmation, Targets, TaskScope
 from tasktui.actions.as_command import plan_words
@@ -34,7 +35,14 @@ def ask_about_tasks(action: Action, session: Session, targets: Targets) -> Dialo
         return Notice(f"{action.label}: task {tasks[0].id} ({line(tasks[0].handler)}): {_with_key(why)}", bad=True)
     if action.verb == "retry_now" and planned.eligible.number:
         return _ask_with_obstacles(planned, session)
-    return question(planned, session)
+    return _ask_for_signal(planned, session) if action.verb == "signal" else question(planned, session)
+
+
+async def _ask_for_signal(planned: ActionPlan, session: Session) -> Dialog:
+    """Ask with the signal that most of the listed tasks wait for."""
+    awaited = await session.read(awaited_signals, [task.id for task in planned.samples])
+    action = replace(planned.action, default=awaited[0]) if awaited else planned.action
+    return question(replace(planned, action=action), session, awaited=awaited)
 
 
 async def _ask_with_obstacles(planned: ActionPlan, session: Session) -> Dialog:
@@ -49,6 +57,8 @@ async def _ask_for_filter(action: Action, session: Session, task_filter: Filter,
     planned = await perform.preview(session, action, task_filter)
     if not planned.eligible.number:
         return question(planned, session)
+    if action.verb == "signal":
+        return await _ask_for_signal(planned, session)
     from runner.queries.failures import fails_now
 
     fails = await session.read(fails_now, task_filter) if action.verb == "retry_now" else None
@@ -68,6 +78,7 @@ def question(
     of: str = "",
     wider: Question | None = None,
     fails: float | None = None,
+    awaited: Sequence[str] | None = None,
 ) -> Question | Notice:
     """Ask for confirmation of a plan, or explain why none of its tasks would change.
 
@@ -76,6 +87,7 @@ def question(
         of: the tasks in words, after their number.
         wider: the same question about more tasks.
         fails: seconds since their cause failed last, if that is recent: a canary is then the default.
+        awaited: the signals that they wait for; None for another change.
     """
     from tasktui.actions import each_shard, perform
 
@@ -104,7 +116,7 @@ def question(
         change=change,
         sql=partial(perform.plan_sql, session, plan) if plan.task_filter is None and not plan.shards else None,
         many=plan.eligible.number > 1,
-        meaning=partial(_delay_meaning, session, plan) if plan.action.verb == "delay" else None,
+        meaning=_meaning(plan, session, awaited),
         effect=partial(plan_rows, plan, session.name),
         title=f"{plan.action.label} {plan.eligible.of('task')}?",
         of=of,
@@ -119,6 +131,20 @@ def question(
 def _with_key(why: str) -> str:
     """The reason of a refusal, with the key that helps."""
     return f"{why} with U" if why == BLOCKED else why
+
+
+def _meaning(plan: ActionPlan, session: Session, awaited: Sequence[str] | None) -> Callable[[str], Part] | None:
+    if plan.action.verb == "delay":
+        return partial(_delay_meaning, session, plan)
+    return None if awaited is None else partial(_signal_meaning, awaited)
+
+
+def _signal_meaning(awaited: Sequence[str], typed: str) -> Part:
+    """The effect of a signal: it ends a wait, or is kept for a later one."""
+    if typed.strip().partition(" ")[0] in awaited:
+        return "✓ ends the wait", "muted"
+    waits = f"they wait for {line(', '.join(awaited), 40)}" if awaited else "no task waits for it yet"
+    return f"! {waits}", "retrying"
 
 
 def _delay_meaning(session: Session, plan: ActionPlan, typed: str) -> Part:

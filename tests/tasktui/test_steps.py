@@ -46,7 +46,9 @@ async def test_a_signal_is_sent_on_the_task_screen(database: Database, watch: Wa
         await operator.press("n", "o", "w")
         await operator.sees("left, also in an earlier run: I ends the wait")
         await operator.press("escape", "I")
-        await operator.sees("Signal 1 task?")
+        await operator.sees("Signal 1 task?", "✓ ends the wait")
+        operator.screen.query_one("#answer").value = "paid"
+        await operator.sees("! they wait for approved")
         operator.screen.query_one("#answer").value = 'approved {"by": "ana"}'
         await confirm(operator, reason="agreed by phone")
         await operator.sees("signal by", "approved  sent", "Due for")

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction
 from runner.model.step import StepKind
 from runner.model.task import State
-from runner.queries.rows import from_row, readable
+from runner.queries.rows import as_text, from_row, readable
 from runner.text import formatting
 from runner.text.document import Treatment
 from runner.text.redact import mask
@@ -166,6 +166,14 @@ async def signals_of(tx: Transaction, id: int) -> list[SignalRow]:
     return [
         from_row(SignalRow, row) for row in reversed((await tx.execute(statement.limit(MOST_STEPS))).mappings().all())
     ]
+
+
+async def awaited_signals(tx: Transaction, ids: Sequence[int]) -> list[str]:
+    """Read the names of the signals that some tasks wait for, most tasks first."""
+    step = tx.tables.step.c
+    waits = tx.dialect.one_of(step.task_id, ids) & step.done_at.is_(None) & (step.kind == StepKind.WAIT)
+    names = sa.select(step.signal).where(waits, step.signal.is_not(None)).group_by(step.signal)
+    return [as_text(row.signal) for row in await tx.rows(names.order_by(sa.func.count().desc(), step.signal))]
 
 
 async def pending_steps(tx: Transaction, id: int) -> list[StepRow]:
