@@ -114,26 +114,30 @@ class WhyManyScreen(WhyScreen):
 
     def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:
         """Render the causes."""
-        yield from many_lines(answer, width, self._view, self._parse)
+        yield from many_lines(answer, width, self._view, self._keys_of)
         if self._dead.number:
-            are = "is" if self._dead == Count(1) else "are"
+            are, them = ("is", "it") if self._dead == Count(1) else ("are", "them")
             yield content("")
             text = f"{self._dead.of('task')} {are} dead and will not run again"
-            yield content((text, "bold strong"), ("; ", "muted"), ("R", "bold accent"), (" retries them", "muted"))
+            yield content((text, "bold strong"), ("; ", "muted"), ("R", "bold accent"), (f" retries {them}", "muted"))
 
     def chosen_keys(self) -> Sequence[RemedyKey]:
-        """Return the remedies of the selected cause, but for a letter that the line of the dead tasks has."""
+        """Return the remedies of the selected cause."""
         group = next((each for each in self._answer.causes if each.view is self._view), None) if self._answer else None
-        keys = remedy_keys(group.command, parse=self._parse) if group is not None else ()
-        return [key for key in keys if not (self._dead.number and key.action == "retry")]
+        return self._keys_of(group.command) if group is not None else ()
 
     def keys(self) -> Sequence[RemedyKey]:
         """Return the remedies that have keys; one on dead tasks comes first."""
         if self._answer is None:
             return ()
         dead = RemedyKey("retry", "retry dead tasks", Targets(task_filter=lambda: self._dead_filter))
-        groups = [key for group in self._answer.causes for key in remedy_keys(group.command, parse=self._parse)]
+        groups = [key for group in self._answer.causes for key in self._keys_of(group.command)]
         return (*[dead] * bool(self._dead.number), *groups)
+
+    def _keys_of(self, command: str) -> Sequence[RemedyKey]:
+        """The keys of a remedy; none if the line of the dead tasks has one of its letters."""
+        keys = remedy_keys(command, parse=self._parse)
+        return () if self._dead.number and any(key.action == "retry" for key in keys) else keys
 
     def _parse(self, text: str) -> Filter:
         return parse_filter(text, self.session.now(), self.session.zone)
@@ -150,13 +154,13 @@ def many_lines(
     answer: WhyMany,
     width: int,
     selected: RelatedView | None = None,
-    parse: Callable[[str], Filter] | None = None,
+    keys_of: Callable[[str], Sequence[RemedyKey]] = remedy_keys,
 ) -> Iterator[Content]:
     """Render the causes of many tasks.
 
     Args:
         width: cells of a line.
-        parse: reads the filter of a remedy.
+        keys_of: returns the keys of a remedy.
     """
     yield content((line(answer.filter, width) if answer.filter else "all tasks", "muted"))
     yield content("")
@@ -171,13 +175,13 @@ def many_lines(
         wrapped = textwrap.wrap(line(group.phrase), max(20, width - len(indent)))
         text = f"\n{indent}".join(wrapped)
         yield content((head, "bold strong"), *share, (f"  {text}", "bold strong" if number == 1 else "text"))
-        yield content((indent, ""), *_remedy(group.advice, remedy_keys(group.command, parse=parse)), _freed(group))
+        yield content((indent, ""), *_remedy(group.advice, keys_of(group.command)), _freed(group))
     if len(answer.causes) > MOST_CAUSES:
         yield content((f"and {len(answer.causes) - MOST_CAUSES} more causes", "faint"))
     if (best := answer.frees_most) is not None:
         yield content("")
         yield content(("What helps most", "bold strong"))
-        yield content(" ", *_remedy(best.command, remedy_keys(best.command, parse=parse)), _freed(best))
+        yield content(" ", *_remedy(best.command, keys_of(best.command)), _freed(best))
 
 
 def _freed(group: CauseGroup) -> tuple[str, str]:

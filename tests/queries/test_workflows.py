@@ -104,7 +104,11 @@ async def test_a_workflow_whose_parent_is_dead_is_blocked_and_its_path_names_it(
     rows = await database.read(workflows)
     assert rows[0].state is State.BLOCKED
     path = (await database.read(critical_paths, rows))[id]
-    assert (path.tasks, path.next, path.text) == ((second.id, second.id + 1), second.id, f"{second.id} work, then 1")
+    assert (path.tasks, path.next, path.text) == (
+        (second.id, second.id + 1),
+        second.id,
+        f"{second.id} work, then 1 more",
+    )
 
 
 async def test_workflows_are_listed_newest_first_in_pages(database: Database) -> None:

@@ -29,7 +29,7 @@ async def test_workflows_are_listed_with_the_graph_of_one(
 ) -> None:
     first = await held(database, runner)
     async with watch("workflows", size) as operator:
-        await operator.sees("order 17", "◇ blocked", "1/4", f"{first} work, then 2", "GRAPH")
+        await operator.sees("order 17", "◇ blocked", "1/4", f"{first} work, then 2 more", "GRAPH")
         await operator.sees(f"* ✗ dead {first} work", f"* │  └─ ◇ blocked {first + 3} work  after {first + 2} too")
 
 

@@ -43,6 +43,7 @@ from runner.store.unique import is_key_held
 from runner.text import formatting
 from runner.text.document import Flat, Treatment
 from runner.text.progress import TaskProgress
+from runner.text.runner_name import process_name
 from runner.text.sanitize import count_noun
 from runner.text.stuck_row import MISSED, stuck_fact
 
@@ -393,7 +394,7 @@ def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
     yield "handler time", formatting.duration(task.duration) if task.duration is not None else None
     yield (
         "runner",
-        f"{runner.id} on {runner.host}, last heartbeat {formatting.age(runner.heartbeat_age)} ago"
+        f"{runner.id} ({process_name(runner.host, runner.pid)}), heartbeat {formatting.age(runner.heartbeat_age)} ago"
         if runner
         else task.runner_id,
     )

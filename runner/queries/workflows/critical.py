@@ -36,7 +36,7 @@ class CriticalPath:
         if self.next is None:
             return f"{len(self.tasks):,} tasks in {formatting.duration(self.seconds)}"
         rest = len(self.tasks) - self.tasks.index(self.next) - 1
-        return f"{self.next} {one_line(self.handler or '')}{f', then {rest:,}' if rest else ''}"
+        return f"{self.next} {one_line(self.handler or '')}{f', then {rest:,} more' if rest else ''}"
 
 
 async def critical_paths(tx: Transaction, rows: Sequence[WorkflowRow]) -> dict[int, CriticalPath]:
