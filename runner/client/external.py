@@ -33,6 +33,7 @@ def follow_psycopg(connection: Any, verb: StepsBuilder[T]) -> T:
     """Run a verb on a `psycopg.Connection`."""
     from psycopg import Cursor
     from psycopg.rows import tuple_row
+    from psycopg.types.string import TextLoader
 
     def arrive() -> None:
         if connection.pgconn.pipeline_status:  # results arrive only on request
@@ -50,6 +51,7 @@ def follow_psycopg(connection: Any, verb: StepsBuilder[T]) -> T:
     # The application's cursor factory may return other row types and use other parameter markers.
     cursor: Any
     with Cursor(connection, row_factory=tuple_row) as cursor:
+        cursor.adapters.register_loader("json", TextLoader)
         return follow(verb(PSYCOPG), execute)
 
 
@@ -57,6 +59,7 @@ async def follow_psycopg_async(connection: Any, verb: StepsBuilder[T]) -> T:
     """Run a verb on a `psycopg.AsyncConnection`."""
     from psycopg import AsyncCursor
     from psycopg.rows import tuple_row
+    from psycopg.types.string import TextLoader
 
     async def arrive() -> None:
         if connection.pgconn.pipeline_status:
@@ -73,6 +76,7 @@ async def follow_psycopg_async(connection: Any, verb: StepsBuilder[T]) -> T:
 
     cursor: Any
     async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
+        cursor.adapters.register_loader("json", TextLoader)
         return await follow_async(verb(PSYCOPG), execute)
 
 
@@ -84,6 +88,7 @@ def _send(cursor: Any, step: Step) -> Any:
 def follow_psycopg2(connection: Any, verb: StepsBuilder[T]) -> T:
     """Run a verb on a psycopg2 connection."""
     from psycopg2.extensions import cursor as plain
+    from psycopg2.extras import register_default_json
 
     _reject_autocommit(connection, "Set connection.autocommit to False")
 
@@ -93,6 +98,7 @@ def follow_psycopg2(connection: Any, verb: StepsBuilder[T]) -> T:
 
     cursor: Any
     with connection.cursor(cursor_factory=plain) as cursor:
+        register_default_json(cursor, loads=str)  # payloads stay text, as on our own connections
         return follow(verb(PSYCOPG2), execute)
 
 

@@ -7,12 +7,19 @@ from django.apps import AppConfig, apps
 from django.conf import settings
 from django.core import checks, mail
 from django.core.exceptions import ImproperlyConfigured
-from django.db import close_old_connections, connections
+from django.db import connections
 from django.db.models.signals import post_migrate, pre_migrate
 from django.utils.module_loading import module_has_submodule
 
 from runner.client.client import use_client
-from runner.django.connection import DjangoClient, clear_tables, database_alias, migrate_tables
+from runner.django.connection import (
+    DjangoClient,
+    begin_attempt,
+    clear_tables,
+    database_alias,
+    end_attempt,
+    migrate_tables,
+)
 from runner.errors import RunnerError
 from runner.handlers.registry import REGISTRY, Handler
 from runner.settings import load
@@ -114,16 +121,16 @@ def database_url(alias: str) -> DatabaseUrl:
 def between_connections(handler: Handler) -> Any:
     """Wrap a handler as Django wraps a request: broken and expired connections are closed before and after it."""
     if handler.is_async:
-        close = sync_to_async(close_old_connections, thread_sensitive=True)
+        begin = sync_to_async(begin_attempt, thread_sensitive=True)
+        end = sync_to_async(end_attempt, thread_sensitive=True)
 
         async def on_loop(**arguments: Any) -> Any:
-            await close()
-            error = None
+            savepoint, error = await begin(), None
             try:
                 result = await handler.function(**arguments)
             except BaseException as raised:
                 error = raised
-            await close()
+            await end(savepoint)
             if error is not None:
                 raise error
             return result
@@ -131,11 +138,15 @@ def between_connections(handler: Handler) -> Any:
         return on_loop
 
     def in_thread(**arguments: Any) -> Any:
-        close_old_connections()
+        savepoint = begin_attempt()
         try:
             return handler.function(**arguments)
+        except KeyboardInterrupt as error:
+            if DjangoClient.inline is not None:
+                DjangoClient.inline.interrupt = error  # ctrl-c ends the test
+            raise
         finally:
-            close_old_connections()
+            end_attempt(savepoint)
 
     return in_thread
 

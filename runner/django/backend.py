@@ -2,6 +2,7 @@
 
 import builtins
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from inspect import iscoroutinefunction
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.core import checks
-from django.db import close_old_connections
 from django.tasks import Task, TaskContext, TaskResult, TaskResultStatus
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.base import TaskError
@@ -19,6 +19,7 @@ from django.utils import timezone
 from django.utils.json import normalize_json
 
 from runner.client.handler import TaskHandler, handler
+from runner.django.connection import DjangoClient, close_unused
 from runner.errors import RunnerError
 from runner.handlers.context import Context
 from runner.handlers.discovery import discover
@@ -119,7 +120,7 @@ def send_task_finished(end: AttemptEnd) -> None:
     """Send `task_finished` for a task of a backend that is dead, when the database has it."""
     if (backend := BACKENDS.get(end.handler)) is None:
         return
-    close_old_connections()
+    close_unused()
     try:
         result = backend.get_result(str(end.id))
         try:
@@ -130,7 +131,7 @@ def send_task_finished(end: AttemptEnd) -> None:
         else:
             task_finished.send(type(backend), task_result=result)
     finally:
-        close_old_connections()
+        close_unused()
 
 
 LEVELS = 25
@@ -214,10 +215,14 @@ class TaskBackend(BaseTaskBackend):
         submission = self._handler(task.module_path).options(
             queue=task.queue_name, priority=priority_of(task.priority), run_at=_aware(task.run_after)
         )
-        id = submission.submit(args=result.args, kwargs=result.kwargs, **self._using(task))
-        object.__setattr__(result, "id", str(int(id)))
-        object.__setattr__(result, "enqueued_at", getattr(_row(result.id, "submitted_at"), "submitted_at", None))
-        task_enqueued.send(type(self), task_result=result)
+        tasks = DjangoClient.inline
+        with nullcontext() if tasks is None else tasks.hold():
+            id = submission.submit(args=result.args, kwargs=result.kwargs, **self._using(task))
+            object.__setattr__(result, "id", str(int(id)))
+            object.__setattr__(result, "enqueued_at", getattr(_row(result.id, "submitted_at"), "submitted_at", None))
+            task_enqueued.send(type(self), task_result=result)
+        if tasks is not None:
+            result.refresh()
         return result
 
     def _using(self, task: Task) -> dict[str, Any]:

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.db import DatabaseError, connections, transaction
+from django.db import DatabaseError, close_old_connections, connections, transaction
 
 from runner.client.commit import Template
 from runner.client.database_client import Client
@@ -46,20 +46,29 @@ class DjangoClient(Client):
     itself, as a `save()` does. The wait for results uses connections of its own.
     """
 
+    inline: Any = None
+    """The InlineTasks of a block of `inline()`; None outside of one."""
+
     def insert_of(self, template: Template) -> None:  # noqa: ARG002 - other clients need it
         """None: a submit uses Django's connection."""
         return
 
     def submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Submit tasks through Django's connection of this thread."""
-        if not self._joins_transaction():
-            with transaction.atomic(using=self.alias):
-                return self._on_connection(partial(self.submit_within, tasks=tasks))
-        return self._on_connection(partial(self.submit_within, tasks=tasks))
+        result = self._submit(tasks)
+        if self.inline is not None:
+            self.inline.run()
+        return result
+
+    def _submit(self, tasks: Sequence[NewTask]) -> SubmitResult:
+        with nullcontext() if self._joins_transaction() else transaction.atomic(using=self.alias):
+            return self._on_connection(partial(self.submit_within, tasks=tasks))
 
     async def submit_async(self, tasks: Sequence[NewTask]) -> SubmitResult:
         """Same as `submit`, in the thread in which Django's asynchronous queries run."""
-        result: SubmitResult = await sync_to_async(self.submit, thread_sensitive=True)(tasks)
+        result: SubmitResult = await sync_to_async(self._submit, thread_sensitive=True)(tasks)
+        if self.inline is not None:
+            await self.inline.run_async()
         return result
 
     def begin(self, verb: Callable[..., Awaitable[T]], *arguments: Any, reads: bool) -> Future[T]:
@@ -69,10 +78,12 @@ class DjangoClient(Client):
         """
 
         def begin() -> Future[T]:
-            if not self._joins_transaction():
+            joins = self._joins_transaction()
+            if not joins and self.inline is None:
                 return super(DjangoClient, self).begin(verb, *arguments, reads=reads)
             done: Future[T] = Future()
-            done.set_result(self._on_connection(lambda connection: follower(connection)(connection, steps)))
+            with nullcontext() if joins else transaction.atomic(using=self.alias):
+                done.set_result(self._on_connection(lambda connection: follower(connection)(connection, steps)))
             return done
 
         def steps(driver: Any) -> Any:
@@ -87,6 +98,14 @@ class DjangoClient(Client):
             return begin()
         later: Any = loop.create_task(begin_in_thread())
         return later  # wrap_future accepts it too
+
+    def opening(self) -> "Future[None]":
+        """Open the database for results; in inline mode Django's connection reads them."""
+        if self.inline is None:
+            return super().opening()
+        opened: Future[None] = Future()
+        opened.set_result(None)
+        return opened
 
     def _joins_transaction(self) -> bool:
         """True inside a transaction that Django has opened in this thread."""
@@ -111,6 +130,39 @@ class DjangoClient(Client):
         if self.settings.url.file is not None and is_in_memory(self.settings.url.database):
             raise DatabaseUnavailable(url=self.settings.url, why=IN_MEMORY)
         return await super()._open()
+
+
+BROKEN = 3
+"""libpq's status of a transaction in which a statement has failed."""
+
+
+def begin_attempt() -> str | None:
+    """Close connections that are broken or expired; in inline mode inside a transaction, return a savepoint."""
+    close_unused()
+    connection: Any = connections[database_alias()]
+    if DjangoClient.inline is None or not connection.in_atomic_block:
+        return None
+    savepoint: str = connection.savepoint()
+    return savepoint
+
+
+def end_attempt(savepoint: str | None) -> None:
+    """Repair the transaction around an attempt, if a statement has broken it, and close connections as before it."""
+    if savepoint is not None:
+        connection: Any = connections[database_alias()]
+        driver = connection.connection
+        if connection.needs_rollback or (hasattr(driver, "info") and driver.info.transaction_status == BROKEN):
+            connection.needs_rollback = False
+            connection.savepoint_rollback(savepoint)
+        else:
+            connection.savepoint_commit(savepoint)
+    close_unused()
+
+
+def close_unused() -> None:
+    """Close connections of this thread that are broken or expired; in inline mode they belong to a test."""
+    if DjangoClient.inline is None:
+        close_old_connections()
 
 
 def is_in_memory(name: str) -> bool:

@@ -31,6 +31,7 @@ from runner.engine.slots import ChunkRunning, Running, Slots, in_context
 from runner.engine.stuck_rows import StuckRows
 from runner.handlers.hooks import LIFE_CYCLE, Event
 from runner.handlers.keyring import Keyring
+from runner.handlers.own_transaction import OwnTransaction
 from runner.handlers.registry import Handler
 from runner.model.outcome import Outcome
 from runner.model.task import Claimed
@@ -101,17 +102,20 @@ class Drain:
         settings: settings of the runner.
         handlers: handlers to run, by name; other tasks stay as they are.
         replacements: objects to use instead of opening the resource with their name.
+        threads: runs plain functions inside a transaction that is not ours, in which `ctx.transaction()` is not
+            available; None for threads of its own.
     """
 
     database: Database
     settings: Settings
     handlers: Mapping[str, Handler]
     replacements: Mapping[str, Any] = field(default_factory=dict)
+    threads: Any = None
 
     def __post_init__(self) -> None:
         self._resources = OpenResources((), self.replacements)
         self._around = LIFE_CYCLE.of("around_execute")
-        self._hooks = Hooks(LIFE_CYCLE, self._resources.values, Events())
+        self._hooks = Hooks(LIFE_CYCLE, self._resources.values, Events(), self.threads)
 
     async def run(self, ahead: float = 0.0) -> list[Ran]:
         """Run due tasks and the tasks that they trigger, until none is due.
@@ -236,18 +240,20 @@ class Drain:
         executor = Executor(
             1,
             limits,
-            lambda running: completing_transaction(
-                self.database, runner_id, running, partial(done, limit=limits.result)
-            ),
+            partial(self._transaction, runner_id, limits) if self.threads is None else None,
             lambda running: StoredParentResults(self.database, running, asyncio.get_running_loop(), keyring),
             self._resources.values,
             Middleware(self._around, self._resources.values),
             notes.begin,
             sealing=Sealing(keyring),
             steps=lambda running: StoredSteps(running, notes, calls),
+            pool=self.threads,
         )
         try:
             yield executor
         finally:
             await notes.flush()
             await executor.close()
+
+    def _transaction(self, runner_id: int, limits: AttemptLimits, running: Running) -> OwnTransaction:
+        return completing_transaction(self.database, runner_id, running, partial(done, limit=limits.result))

@@ -97,7 +97,7 @@ def documented_project(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_the_documented_project_passes_its_tests(documented_project: Path) -> None:
     output = manage("test", "--noinput", database={}, folder=documented_project)
-    assert "Ran 3 tests" in output
+    assert "Ran 4 tests" in output
 
 
 def test_every_documented_command_is_valid() -> None:

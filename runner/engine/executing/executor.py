@@ -88,6 +88,7 @@ class Executor:
         ask_server: returns the outage of a server that hangs while a task waits for it; None without a database.
         sealing: decrypts payloads and encrypts what attempts leave; None without a database.
         on_outcome: called with a task of a chunk, in the thread that sets its outcome.
+        pool: runs plain functions; None for threads of its own.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of an executor
@@ -106,9 +107,10 @@ class Executor:
         ask_server: Callable[[Running], Awaitable[StoreError | None]] | None = None,
         sealing: Sealing | None = None,
         on_outcome: Callable[[Running], object] = lambda _: None,
+        pool: TaskThreads | None = None,
     ) -> None:
         self._threads = threads
-        self._pool = TaskThreads(threads + limits.spare_threads)
+        self._pool = pool or TaskThreads(threads + limits.spare_threads)
         self._limits, self._rules = limits, limits.rules
         self._open_tx = open_tx
         self._parents, self._resources = parents, resources

@@ -5,7 +5,7 @@ import contextvars
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -31,11 +31,12 @@ class SideThreads:
 
     Args:
         size: maximum number of threads.
+        pool: runs the functions instead; None for threads of its own.
     """
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str, size: int, pool: Executor | None = None) -> None:
         self._name, self._size = name, size
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = pool
         self.busy = 0
         """Calls in progress: the process cannot exit normally before they end."""
 
@@ -109,12 +110,15 @@ class Hooks:
         life_cycle: the registered functions.
         values: the open resources by name.
         events: has the ends of attempts.
+        pool: runs plain functions; None for threads of its own.
     """
 
-    def __init__(self, life_cycle: LifeCycle, values: Mapping[str, Any], events: Events) -> None:
+    def __init__(
+        self, life_cycle: LifeCycle, values: Mapping[str, Any], events: Events, pool: Executor | None = None
+    ) -> None:
         self._life_cycle = life_cycle
         self._values = values
-        self.threads = SideThreads("runner-hooks", PARALLEL)
+        self.threads = SideThreads("runner-hooks", PARALLEL, pool)
         self._room = asyncio.Semaphore(PARALLEL)
         self._calls: set[asyncio.Task[None]] = set()
         self._dropped = 0

@@ -8,7 +8,7 @@ import django
 from asgiref.sync import async_to_sync
 from django.core.management import call_command
 from django.db import connections, transaction
-from django.test import TransactionTestCase
+from django.test import TestCase, TransactionTestCase
 from django.utils import timezone
 
 from runner import disconnect
@@ -20,6 +20,7 @@ if django.VERSION >= (6, 0):
     from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
     from django.tasks.signals import task_enqueued, task_finished, task_started
 
+    from runner.django import inline
     from runner.django.models import LiveTask
     from shop.background import block_too_long, count_orders, flaky, give_a_function, leave, sleep_too_long, total
     from shop.models import Order
@@ -150,3 +151,48 @@ if django.VERSION >= (6, 0):
             )
             self.assertEqual([event[0] for event in sorted(events)].count("finished"), 2)
             self.assertEqual({event[2] for event in events if event[0] == "finished"}, {"SUCCESSFUL"})
+
+    class InlineTests(TestCase):
+        def setUp(self) -> None:
+            self.enterContext(inline())
+
+        def test_the_result_of_enqueue_has_finished(self) -> None:
+            result = total.enqueue(5, tax=0.5)
+            self.assertEqual((result.status, result.return_value, result.attempts), ("SUCCESSFUL", 7.5, 1))
+            self.assertLessEqual(result.enqueued_at, result.started_at)
+            self.assertLessEqual(result.started_at, result.finished_at)
+            self.assertEqual(total.get_result(result.id), result)
+            Order.objects.create(cents=5)
+            self.assertEqual(count_orders.enqueue().return_value, 1)
+
+        async def test_an_async_test_gets_it_from_aenqueue(self) -> None:
+            await Order.objects.acreate(cents=5)
+            for task, arguments, value in ((total, (5,), 5.0), (count_orders, (), 1)):
+                self.assertEqual((await task.aenqueue(*arguments)).return_value, value)
+
+        def test_a_failure_is_retried_if_it_is_due(self) -> None:
+            with self.assertLogs("django.tasks", "ERROR") as logs:
+                for task, kind in ((leave, SystemExit), (give_a_function, TypeError)):
+                    result = task.enqueue()
+                    self.assertEqual((result.status, result.attempts), ("FAILED", 2))
+                    self.assertIs(result.errors[-1].exception_class, kind)
+            self.assertEqual(len(logs.output), 2)
+            self.assertEqual(flaky.enqueue("no luck").return_value["attempt"], 2)
+
+        def test_a_later_task_is_ready(self) -> None:
+            result = total.using(run_after=timezone.now() + timedelta(hours=1)).enqueue(1)
+            self.assertEqual((result.status, result.attempts), ("READY", 0))
+
+        def test_signals_are_sent_in_order(self) -> None:
+            states: list[str] = []
+
+            def receive(task_result: Any, **_: object) -> None:
+                states.append(task_result.status)
+
+            for signal in (task_enqueued, task_started, task_finished):
+                signal.connect(receive)
+                self.addCleanup(signal.disconnect, receive)
+            with self.assertLogs("django.tasks", "DEBUG") as logs:
+                total.enqueue(1)
+            self.assertEqual(states, ["READY", "RUNNING", "SUCCESSFUL"])
+            self.assertEqual([text for text in logs.output if "None" in text], [])
