@@ -30,13 +30,11 @@ from runner.model.task import NewTask, SubmitResult
 from runner.settings import Settings
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from runner.db.database import Database
     from runner.db.migrations.revisions import StoredRevision
     from runner.db.migrations.sequences import LateSequence
-    from runner.db.schema import Tables
     from runner.db.statement import SingleInsert, StatementFrame, StepsBuilder
+    from runner.db.thread_connections import Reader
 
 T = TypeVar("T")
 log = logging.getLogger("runner")
@@ -262,11 +260,17 @@ class Client:
     async def _open(self) -> "Database":
         from runner.db.database import Database
         from runner.db.migrations.apply import accept
+        from runner.db.migrations.revisions import current_revision
         from runner.db.migrations.sequences import advance
 
         database = Database.of(self.settings)
         try:
-            revision, late = await asyncio.to_thread(database.threads.inspect, _tables_of)
+            frame = self.frame or load_packages(self.settings)
+            try:
+                revision, late = await asyncio.to_thread(database.threads.look, partial(_tables_of, frame))
+            except DatabaseRefused:
+                revision, late = None, []
+            revision = revision or await current_revision(database)  # which also explains why there is none
             if await accept(database, revision):
                 if revision is None:
                     log.warning("created the tables of the new database %s", database.url)
@@ -338,21 +342,22 @@ def _submit_group(client: Client, group: "Sequence[tuple[SingleInsert, str]]") -
         raise_explained(error, [insert.task for insert, _ in group])
 
 
-def _tables_of(connection: "Connection", tables: "Tables") -> "tuple[StoredRevision | None, list[LateSequence]]":
+def _tables_of(frame: "StatementFrame", read: "Reader") -> "tuple[StoredRevision | None, list[LateSequence]]":
     """The revision of the tables, and the late sequences of current ones, on one connection."""
     from runner.db.errors import translate
-    from runner.db.migrations.revisions import HEAD, stored_revision
-    from runner.db.migrations.sequences import late_sequences_of
+    from runner.db.migrations.revisions import HEAD, revision_of, revision_text
+    from runner.db.migrations.sequences import last_ids_text, late_sequences_of
 
-    revision = stored_revision(connection, tables)
+    revision = revision_of(read(revision_text(frame.tables)))
     if revision is None or (revision.number != HEAD and not revision.supports_older):
         return revision, []
     try:
-        return revision, late_sequences_of(connection, tables)
+        (row,) = read(last_ids_text(frame.tables, frame.driver))
     except Exception as error:  # a login that may only submit cannot read them: the runners repair them
         if not isinstance(translate(error, ""), DatabaseRefused):
             raise
         return revision, []
+    return revision, late_sequences_of([value for _, value in row], frame.tables)
 
 
 def load_packages(settings: Settings) -> "StatementFrame":
@@ -363,7 +368,7 @@ def load_packages(settings: Settings) -> "StatementFrame":
     """
     from runner.db import connect, database  # noqa: F401 - a submit opens the database
     from runner.db.dialects import DIALECTS
-    from runner.db.migrations import apply, sequences  # noqa: F401 - opening looks for the tables and their sequences
+    from runner.db.migrations import apply, sequences  # noqa: F401 - opening looks for the tables
     from runner.db.statement import StatementFrame
     from runner.store import submit
 
@@ -373,4 +378,5 @@ def load_packages(settings: Settings) -> "StatementFrame":
         from runner.db import loop_connections  # noqa: F401
     frame = StatementFrame.of(settings, dialect.by_position)
     submit.single_insert(frame, NewTask("any"), settings.notify)  # compiles the most frequent statement
+    sequences.last_ids_text(frame.tables, frame.driver)
     return frame

@@ -6,12 +6,12 @@ SQLAlchemy asks for these facts on the first connection, in five round trips. A 
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg, PGDialectAsync_psycopg
 from sqlalchemy.engine.interfaces import IsolationLevel
 
 
-class ServerDialect(PGDialectAsync_psycopg):
-    """The dialect of awaitable connections to PostgreSQL."""
+class BlockingServerDialect(PGDialect_psycopg):
+    """The dialect of blocking connections to PostgreSQL."""
 
     supports_statement_cache = True
 
@@ -29,6 +29,12 @@ class ServerDialect(PGDialectAsync_psycopg):
     def _set_backslash_escapes(self, connection: sa.Connection) -> None:
         reported = _driver(connection).info.parameter_status("standard_conforming_strings")
         self._backslash_escapes = reported == "off"
+
+
+class ServerDialect(BlockingServerDialect, PGDialectAsync_psycopg):
+    """The dialect of awaitable connections to PostgreSQL."""
+
+    supports_statement_cache = True
 
 
 def _driver(connection: sa.Connection) -> Any:

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+sa.dialects.registry.register("postgresql.runner_threads", "runner.db.server_dialect", "BlockingServerDialect")
+
+Row = list[tuple[str, Any]]
+"""The names and values of the columns."""
+
+Reader = Callable[[str], list[Row]]
+"""Executes a statement without parameters, and returns its rows."""
+
 
 class ThreadConnection(NamedTuple):
     """A connection of the driver, in autocommit mode.
@@ -218,17 +226,24 @@ class ThreadConnections:
             return require_inserted([cursor.lastrowid][: cursor.rowcount])[0]
         return require_inserted([row[0] for row in cursor.fetchall()])[0]
 
-    def inspect(self, function: Callable[[sa.Connection, Tables], T]) -> T:
-        """Call a function with a connection that is opened for it.
+    def look(self, function: Callable[[Reader], T]) -> T:
+        """Call a function that reads, on a connection that the next submit takes.
 
         Raises:
             StoreError: an error of the database.
         """
-        try:
-            with self._get_engine().connect() as connection:
-                return function(connection, self._tables)
-        except Exception as error:
-            raise_translated(error, self._name, "connect")
+
+        def work(connection: ThreadConnection) -> T:
+            cursor = connection.cursor
+
+            def read(sql: str) -> list[Row]:
+                cursor.execute(sql, **self._dialect.unprepared)
+                names = [column[0] for column in cursor.description]
+                return [[*zip(names, row, strict=True)] for row in cursor.fetchall()]
+
+            return function(read)
+
+        return self.run(work, Needs.PREPARED, writes=False)
 
     def close(self) -> None:
         """Close the idle connections now, and each other one when its transaction ends."""
@@ -304,7 +319,8 @@ class ThreadConnections:
             pool = ("pool_size", "max_overflow", "pool_use_lifo")
             options = {name: value for name, value in connect.options(self._url).items() if name not in pool}
             options |= {"poolclass": sa.NullPool, "isolation_level": "AUTOCOMMIT"}
-            engine = sa.create_engine(self._url, hide_parameters=True, **options)
+            url = self._url if self._path else self._url.set(drivername="postgresql+runner_threads")
+            engine = sa.create_engine(url, hide_parameters=True, **options)
             connect.prepare(engine, self._synchronous, self._connector)
             self._engine = engine
         return self._engine

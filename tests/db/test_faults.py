@@ -405,7 +405,7 @@ async def test_a_file_is_not_opened_beside_the_logs_of_the_one_that_it_replaced(
         with pytest.raises(DatabaseUnavailable, match=r"test\.db \(inode \d+\), which this program has open, was repl"):
             await put(database)
         with pytest.raises(DatabaseUnavailable, match="was replaced: the path has inode"):
-            await asyncio.to_thread(database.threads.inspect, lambda connection, _: connection.scalar(sa.select(1)))
+            await asyncio.to_thread(database.threads.look, lambda read: read("SELECT 1"))
         assert index.read_bytes() == before
         for log in ("test.db-wal", "test.db-shm"):
             (tmp_path / log).unlink()

@@ -4,11 +4,11 @@ Migrations see a database through protocols, because `Database` belongs to a mod
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import sqlalchemy as sa
 
@@ -145,14 +145,30 @@ def stored_revision(connection: sa.Connection, tables: Tables) -> StoredRevision
     inspector = sa.inspect(connection)
     revision: StoredRevision | None = None
     if inspector.has_table(name, schema=schema):
-        # All columns, because a table of an earlier release may lack compatible_since. A compiled statement would keep
-        # the columns that it saw first.
-        every = str(sa.select(sa.text("*")).select_from(sa.table(name, schema=schema)))
-        if row := connection.exec_driver_sql(every).mappings().first():
-            revision = StoredRevision(row["version_num"], row.get("compatible_since"))
+        rows = connection.exec_driver_sql(revision_text(tables)).mappings()
+        revision = revision_of([[*row.items()] for row in rows])
     if revision is None and inspector.has_table(tables.task.name, schema=schema):
         raise SchemaVersionMissing(table=tables.task.fullname, version=name)
     return revision
+
+
+def revision_text(tables: Tables) -> str:
+    """The statement that reads the revision of a database with tables.
+
+    All columns, because a table of an earlier release may lack compatible_since. A compiled statement would keep the
+    columns that it saw first.
+    """
+    return str(
+        sa.select(sa.text("*")).select_from(sa.table(version_table(tables.prefix), schema=tables.metadata.schema))
+    )
+
+
+def revision_of(rows: Sequence[Sequence[tuple[str, Any]]]) -> StoredRevision | None:
+    """The revision in the rows of `revision_text`, with the names of their columns; None without a row."""
+    if not rows:
+        return None
+    row = dict(rows[0])
+    return StoredRevision(row["version_num"], row.get("compatible_since"))
 
 
 async def missing_tables(tx: MigrationTransaction) -> list[str]:

@@ -4,6 +4,8 @@ A new task would get the id of an earlier one: its result, attempts and audit en
 """
 
 import logging
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -61,15 +63,17 @@ async def late_sequences(tx: MigrationTransaction) -> list[LateSequence]:
         tx: open transaction. It executes one statement, which reads the end of one index per column.
     """
     row = (await tx.connection.execute(_last_ids(tx.connection.dialect.name, tx.tables))).one()
-    return _late(row, tx.tables)
+    return late_sequences_of(row, tx.tables)
 
 
-def late_sequences_of(connection: sa.Connection, tables: Tables) -> list[LateSequence]:
-    """Same as `late_sequences`, for a connection that blocks."""
-    return _late(connection.execute(_last_ids(connection.dialect.name, tables)).one(), tables)
+@lru_cache
+def last_ids_text(tables: Tables, driver: sa.Dialect) -> str:
+    """The statement of `late_sequences` as text, without parameters."""
+    statement = _last_ids(driver.name, tables)
+    return str(statement.compile(dialect=driver, compile_kwargs={"literal_binds": True}))
 
 
-def _last_ids(dialect: str, tables: Tables) -> "sa.Executable":
+def _last_ids(dialect: str, tables: Tables) -> "sa.Select[*tuple[Any, ...]]":
     columns = []
     for table, ids in _numbered(tables).items():
         columns.append(_last_in_server(table) if DIALECTS[dialect].is_server else _last_in_file(table))
@@ -77,7 +81,8 @@ def _last_ids(dialect: str, tables: Tables) -> "sa.Executable":
     return sa.select(*columns)
 
 
-def _late(last_ids: "sa.Row[Any]", tables: Tables) -> list[LateSequence]:
+def late_sequences_of(last_ids: Sequence[Any], tables: Tables) -> list[LateSequence]:
+    """The late ones among the sequences, from the row of `last_ids_text`."""
     row, late = list(last_ids), []
     for table, ids in _numbered(tables).items():
         last, *found = (row.pop(0) for _ in range(len(ids) + 1))
