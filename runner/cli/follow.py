@@ -76,6 +76,7 @@ def event_line(event: TaskEvent) -> str:
             text = one_line(progress.describe(event.time or now()))
         case StateChanged():
             text = "retrying" if event.retrying else str(event.state)
+            text += f", waits for {one_line(event.waits_for)}" if event.waits_for else ""
             text += ", asked to stop" if event.cancel_requested else ""
         case _:
             text = event.kind

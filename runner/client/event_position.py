@@ -211,7 +211,7 @@ class _PageBuilder:
         if key == self._position.state:
             return
         started = facts.fence if facts.state is State.RUNNING else self._position.started
-        values = facts.state, facts.run_at, facts.error, facts.cancel_requested
+        values = facts.state, facts.run_at, facts.error, facts.cancel_requested, facts.waits_for
         after = self._position._replace(started=started, state=key)
         self._add(StateChanged, after, self._changed_at(), facts.attempt, *values)
 
@@ -239,7 +239,7 @@ class _PageBuilder:
 
     def _run(self, fence: int, attempt: int, at: datetime | None) -> None:
         after = self._position._replace(started=fence, state="")
-        self._add(StateChanged, after, at, attempt, State.RUNNING, None, None, False)
+        self._add(StateChanged, after, at, attempt, State.RUNNING, None, None, False, None)
 
     def _fail(self, failure: "AttemptFact") -> None:
         self._failed_at = failure.ended_at
@@ -253,7 +253,7 @@ class _PageBuilder:
             return facts.claimed_at
         if facts.state.final:
             return facts.finished_at
-        return self._failed_at or (facts.submitted_at if not facts.attempt else facts.now)
+        return self._failed_at or (facts.submitted_at if not facts.fence else facts.now)
 
     def _add(self, kind: type[TaskEvent], after: EventPosition, *values: Any) -> None:
         self._position = after

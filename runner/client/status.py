@@ -19,6 +19,7 @@ class TaskStatus:
         claimed_at: when a runner claimed it for its current or last attempt; None before the first.
         finished_at: when it succeeded, died or was cancelled; None until then.
         cancel_requested: True if a running task has been asked to stop.
+        waits_for: the signal for which it waits, or the name of its sleep or its call; None if it has none.
         progress: the progress of the current or last attempt; None if its handler reported none.
     """
 
@@ -32,6 +33,7 @@ class TaskStatus:
     claimed_at: datetime | None
     finished_at: datetime | None
     cancel_requested: bool
+    waits_for: str | None
     progress: TaskProgress | None
 
     @property

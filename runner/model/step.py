@@ -19,6 +19,15 @@ class StepKind(StrEnum):
     """Ends the attempt until a signal arrives."""
 
 
+SLEEPS, WAITS, CALLS = "sleeps for ", "waits for signal ", "waits for task "
+"""The beginnings of the reasons with which a sleep, a wait and a call end an attempt."""
+
+
+def error_of(text: str | None) -> str | None:
+    """The stored error of a task; None if it is the reason of a sleep, a wait or a call."""
+    return None if text is None or text.startswith((SLEEPS, WAITS, CALLS)) else text
+
+
 class StoredStep(NamedTuple):
     """A step of a task, as an attempt reads it.
 

@@ -45,6 +45,7 @@ class StateChanged(TaskEvent):
         run_at: when it is due, or was due.
         error: the last error; None without one.
         cancel_requested: True if a running task has been asked to stop.
+        waits_for: the signal for which it waits, or the name of its sleep or its call; None if it has none.
     """
 
     kind: ClassVar[str] = "state"
@@ -53,6 +54,7 @@ class StateChanged(TaskEvent):
     run_at: datetime | None
     error: str | None
     cancel_requested: bool
+    waits_for: str | None
 
     @property
     def finished(self) -> bool:
@@ -61,8 +63,8 @@ class StateChanged(TaskEvent):
 
     @property
     def retrying(self) -> bool:
-        """True if the task waits for another attempt."""
-        return self.state is State.WAITING and self.attempt > 0
+        """True if the task waits for another attempt after a failure."""
+        return self.state is State.WAITING and self.attempt > 0 and self.waits_for is None
 
 
 @dataclass(frozen=True, slots=True)

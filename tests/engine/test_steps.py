@@ -8,8 +8,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from runner import LineLogged, StateChanged, connect, disconnect, handle
 from runner.errors import InvalidStep
 from runner.handlers.context import Context
+from runner.model.task import NewTask
 from tests.engine.harness import Harness, until
 
 pytestmark = pytest.mark.both_databases
@@ -239,6 +241,42 @@ async def test_a_timeout_is_an_outcome(harness: Harness) -> None:
     async with harness.running():
         await harness.wait_for(task)
     assert (await harness.row(task)).result == '"late"'
+
+
+async def test_events_name_what_a_task_waits_for(harness: Harness, migrated_url: str) -> None:
+    @harness.handler("child")
+    async def child() -> int:
+        return 7
+
+    @harness.handler("order", max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.wait_for("approved")
+        await ctx.call("invoice", NewTask("child", delay=3600))
+        await ctx.sleep("1h")
+
+    connect(url=migrated_url)
+    task, seen = await harness.submit("order"), list[tuple[str, str | None, str | None]]()
+    log = list[str]()
+    try:
+        async with harness.running():
+            async for event in handle(task).events(kinds=["state", "log"]):
+                match event:
+                    case LineLogged():
+                        log.append(event.line)
+                    case StateChanged(waits_for="invoice"):
+                        (called,) = await harness.rows(sa.select(harness.database.tables.dependency))
+                        await handle(called.parent_id).retry_async(by="ana")
+                    case StateChanged(waits_for=str(name)):
+                        assert (await handle(task).status_async()).waits_for == name
+                        await handle(task).signal_async(name, by="ana")
+                if isinstance(event, StateChanged) and event.state in ("waiting", "blocked", "succeeded"):
+                    seen.append((event.state, event.waits_for, event.error))
+    finally:
+        disconnect()
+    waits = [each for each in seen if each[1] is not None]
+    assert waits == [("waiting", "approved", None), ("blocked", "invoice", None), ("waiting", "sleep 1", None)]
+    assert seen[-1] == ("succeeded", None, None)
+    assert log == [f"{name}: received signal {name} from ana via python" for name in ("approved", "sleep 1")]
 
 
 async def test_changed_steps_end_the_task_by_name(harness: Harness) -> None:

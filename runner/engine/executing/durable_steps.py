@@ -21,7 +21,7 @@ from runner.handlers.signature import Returned
 from runner.handlers.steps import Ended, StepCall, StepStore, Suspension, TaskCall, Unawaited
 from runner.model.duration import LONGEST_SECONDS, format_duration, parse_duration
 from runner.model.outcome import Delay, Failure, HandlerOutcome, Suspended
-from runner.model.step import Signal, StepKind, StepWrite, StoredStep
+from runner.model.step import CALLS, SLEEPS, WAITS, Signal, StepKind, StepWrite, StoredStep
 from runner.model.task import Claimed, NewTask, State
 from runner.model.text_limits import LONGEST_NAME
 from runner.policy.retry import Stages, parse_plan
@@ -107,7 +107,7 @@ class DurableSteps:
         """End the attempt until a time has passed, or a signal with the name of the step arrives."""
         seconds = parse_duration(delay).total_seconds()
         call = self._begin(name or self._numbered("sleep", always=True), StepKind.SLEEP)
-        until = f"sleeps for {format_duration(parse_duration(delay))}"
+        until = f"{SLEEPS}{format_duration(parse_duration(delay))}"
         waiting: Awaitable[None] = self._waiting(lambda: self._sleep(call, seconds, until))
         return waiting
 
@@ -175,7 +175,7 @@ class DurableSteps:
         await self._receive(call, call.name, seconds, why)
 
     async def _wait(self, call: _Call, signal: str, seconds: float | None) -> Signal | None:
-        result = await self._receive(call, signal, seconds, f"waits for signal {one_line(signal)}")
+        result = await self._receive(call, signal, seconds, f"{WAITS}{one_line(signal)}")
         values = json.loads(result) if result is not None else None
         if values is None:
             return None
@@ -205,7 +205,7 @@ class DurableSteps:
         with self._busy():
             child, end, may_keep = await self._store.call(call.write(), task, stored and stored.child)
         if end is None:
-            why = f"waits for task {child}, {one_line(task.handler)}"
+            why = f"{CALLS}{child}, {one_line(task.handler)}"
             await self._suspend(Suspended(LONGEST_PAUSE, why, children=(child,)))
         try:
             value = value_of(end)

@@ -1,6 +1,8 @@
 """StoredSteps: reads and writes the steps of one attempt in the database of its runner."""
 
 import asyncio
+import json
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -67,6 +69,8 @@ class StoredSteps:
         )
         if not held:
             raise self._fenced_out()
+        if stored.done and (notes := self._running.notes) is not None:
+            notes.line(logging.INFO, _end_of(stored))
         return stored
 
     async def call(self, call: StepWrite, task: NewTask, child: int | None) -> tuple[int, TaskResult | None, bool]:
@@ -127,6 +131,14 @@ class StoredSteps:
             raise
         self._running.unanswered = False
         return value
+
+
+def _end_of(wait: StepWrite) -> str:
+    """The end of a sleep or a wait, for the log of the attempt."""
+    if wait.result is None:
+        return f"{wait.name}: its time has passed"
+    by = json.loads(wait.result)["by"]
+    return f"{wait.name}: received signal {wait.signal}{'' if by is None else f' from {by}'}"
 
 
 def _sealed(vault: Vault | None, step: StepWrite) -> StepWrite:

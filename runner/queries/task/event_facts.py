@@ -14,8 +14,10 @@ from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.types import db_now
+from runner.model.step import error_of
 from runner.model.task import State
 from runner.queries.rows import as_int, as_text, moment, number, readable, text
+from runner.queries.task.steps import waits_for
 
 MOST_ROWS = 2_000
 """Maximum number of attempts, and of log lines, that one statement reads."""
@@ -86,7 +88,9 @@ class EventFacts:
     """The facts about a task at one time.
 
     Args:
+        error: the last error; None without one.
         now: the time, by the clock of the database.
+        waits_for: the signal, the sleep or the call that it waits for; None without one.
         complete_attempts: False if there are more failed attempts than were read.
         complete_lines: False if there are more log lines than were read.
     """
@@ -101,6 +105,7 @@ class EventFacts:
     finished_at: datetime | None
     cancel_requested: bool
     last_attempt: int
+    waits_for: str | None
     progress: ProgressFact | None
     now: datetime | None
     attempts: list[AttemptFact] = field(default_factory=list)
@@ -171,7 +176,9 @@ def _tasks(tables: Tables, driver: sa.Dialect) -> Prepared:
         requested = table.c.cancel_requested if live else sa.false()
         last = sa.select(sa.func.max(attempt.c.fence)).where(attempt.c.task_id == table.c.id).scalar_subquery()
         columns = [*readable(dialect, [table.c[name] for name in names]), finished_at.label("finished_at")]
-        columns += [requested.label("cancel_requested"), last.label("last_attempt"), now.label("now")]
+        waits = waits_for(table, tables) if live else sa.null()
+        columns += [requested.label("cancel_requested"), last.label("last_attempt"), waits.label("waits_for")]
+        columns.append(now.label("now"))
         columns += [column.label(f"progress_{column.name}") for column in reported]
         joined = table.outerjoin(progress, progress.c.task_id == table.c.id)
         parts.append(sa.select(*columns).select_from(joined).where(dialect.in_batch(table.c.id, "request")))
@@ -179,14 +186,16 @@ def _tasks(tables: Tables, driver: sa.Dialect) -> Prepared:
 
 
 def _facts(row: Sequence[Any]) -> EventFacts:
-    state, fence, attempt, error, run_at, submitted_at, claimed_at, finished_at, requested, last, now, *reported = row
+    state, fence, attempt, error, run_at, submitted_at, claimed_at, finished_at, *rest = row
+    requested, last, waits, now, *reported = rest
     progress = None
     if reported[1] is not None:
         of, done, total, unit, rate, at = reported
         progress = ProgressFact(as_int(of), number(done) or 0.0, number(total), text(unit), number(rate), moment(at))
     times = moment(run_at), moment(submitted_at), moment(claimed_at), moment(finished_at)
-    task = State(as_text(state)), as_int(fence), as_int(attempt), text(error)
-    return EventFacts(*task, *times, bool(requested), as_int(last), progress, moment(now))
+    error = error_of(text(error))
+    task, waits = (State(as_text(state)), as_int(fence), as_int(attempt), error), None if error else text(waits)
+    return EventFacts(*task, *times, bool(requested), as_int(last), waits, progress, moment(now))
 
 
 @lru_cache

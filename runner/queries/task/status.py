@@ -11,8 +11,10 @@ from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
+from runner.model.step import error_of
 from runner.model.task import State
 from runner.queries.rows import as_int, as_text, moment, number, readable, text
+from runner.queries.task.steps import waits_for
 from runner.text.progress import TaskProgress
 
 
@@ -38,7 +40,8 @@ def _status(tables: Tables, driver: sa.Dialect) -> Prepared:
         finished_at = sa.null() if live else dialect.readable_time(table.c.finished_at)
         names = ("id", "handler", "state", "attempt", "error", "run_at", "submitted_at", "claimed_at")
         columns = [*readable(dialect, [table.c[name] for name in names]), finished_at.label("finished_at")]
-        columns += [(table.c.cancel_requested if live else sa.false()).label("cancel_requested"), *reported]
+        columns.append((table.c.cancel_requested if live else sa.false()).label("cancel_requested"))
+        columns += [(waits_for(table, tables) if live else sa.null()).label("waits_for"), *reported]
         joined = table.outerjoin(progress, progress.c.task_id == table.c.id)
         parts.append(
             sa.select(*columns).select_from(joined).where(table.c.id == sa.bindparam("id", type_=sa.BigInteger))
@@ -47,9 +50,9 @@ def _status(tables: Tables, driver: sa.Dialect) -> Prepared:
 
 
 def _read(row: Sequence[Any]) -> dict[str, Any]:
-    id, handler, state, attempt, error, run_at, submitted_at, claimed_at, finished_at, requested, *reported = row
-    done, total, unit, rate, at = reported
-    progress = None
+    id, handler, state, attempt, error, run_at, submitted_at, claimed_at, finished_at, requested, *rest = row
+    waits, done, total, unit, rate, at = rest
+    progress, error = None, error_of(text(error))
     if done is not None:
         progress = TaskProgress(number(done) or 0.0, number(total), text(unit), number(rate), moment(at))
     return {
@@ -57,11 +60,12 @@ def _read(row: Sequence[Any]) -> dict[str, Any]:
         "handler": as_text(handler),
         "state": State(as_text(state)),
         "attempt": as_int(attempt),
-        "error": text(error),
+        "error": error,
         "run_at": moment(run_at),
         "submitted_at": moment(submitted_at),
         "claimed_at": moment(claimed_at),
         "finished_at": moment(finished_at),
         "cancel_requested": bool(requested),
+        "waits_for": None if error else text(waits),
         "progress": progress,
     }

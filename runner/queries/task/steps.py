@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import sqlalchemy as sa
 
+from runner.db.schema import Tables, is_state
 from runner.db.transaction import Transaction
+from runner.db.types import db_now
 from runner.model.step import StepKind
 from runner.model.task import State
 from runner.queries.rows import as_text, from_row, readable
@@ -145,6 +147,19 @@ async def steps_of(tx: Transaction, id: int) -> list[StepRow]:
     statement = _rows(tx).where(table.c.task_id == id)
     last = statement.order_by(table.c.at.desc(), table.c.number.desc()).limit(MOST_STEPS)
     return [from_row(StepRow, row) for row in reversed((await tx.execute(last)).mappings().all())]
+
+
+def waits_for(task: sa.Table, tables: Tables) -> sa.ColumnElement[Any]:
+    """The column with the signal, the sleep or the call for which a task is not due; null without one."""
+    step = tables.step.c
+    pending = (step.task_id == task.c.id) & step.done_at.is_(None)
+    called = sa.select(step.name).where(pending, step.kind == StepKind.CALL.value)
+    signal = sa.select(step.signal).where(pending, step.signal.is_not(None))
+    first = [
+        each.order_by(step.at, step.name).limit(sa.literal_column("1")).scalar_subquery() for each in (called, signal)
+    ]
+    is_later = is_state(task.c.state, State.WAITING) & (task.c.run_at > db_now())
+    return sa.case((is_state(task.c.state, State.BLOCKED), first[0]), (is_later, first[1]))
 
 
 def _rows(tx: Transaction) -> sa.Select[Any]:

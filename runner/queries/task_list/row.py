@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from runner.db.schema import Tables
 from runner.db.transaction import Transaction
+from runner.model.step import error_of
 from runner.model.task import Shown, State
 from runner.queries.rows import from_row, readable
 from runner.queries.task_list.sources import live_states
@@ -74,13 +75,10 @@ class TaskRow:
 
     @property
     def remark(self) -> str | None:
-        """The text of a list's last column: the open dependencies, or the last error.
-
-        A task that succeeded at its first attempt has no error: its text is the reason of a wait that has ended.
-        """
+        """The text of a list's last column: the open dependencies, or the last error or the reason of a wait."""
         if self.state is State.BLOCKED:
             return f"waits for {count_noun(self.blocked_by, 'task')}" if self.blocked_by else None
-        return None if self.state is State.SUCCEEDED and self.attempt <= 1 else self.error
+        return error_of(self.error) if self.state is State.SUCCEEDED else self.error
 
     @JsonProperty
     def state(self) -> State:
