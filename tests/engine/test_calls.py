@@ -220,6 +220,24 @@ async def test_an_unblocked_caller_waits_again(harness: Harness) -> None:
     assert (await harness.row(task)).result == '"late"'
 
 
+async def test_a_call_of_another_handler_after_a_deploy_is_named(harness: Harness) -> None:
+    handlers = ["invoice", "bill"]
+
+    @harness.handler("invoice")
+    async def invoice() -> int:
+        return 7
+
+    @harness.handler("order", max_attempts=2)
+    async def order(ctx: Context) -> None:
+        await ctx.call("paper", NewTask(handlers.pop(0)))
+
+    task = await harness.submit("order")
+    await harness.work()
+    row = await harness.row(task)
+    assert (row.state, await harness.count(harness.database.tables.step)) == ("dead", 1)
+    assert "step 'paper' calls bill now (function invoice)" in row.error
+
+
 async def test_a_call_waits_for_the_task_that_holds_the_unique_key(harness: Harness) -> None:
     @harness.handler("rates")
     async def rates() -> int:

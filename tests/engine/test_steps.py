@@ -279,23 +279,42 @@ async def test_events_name_what_a_task_waits_for(harness: Harness, migrated_url:
     assert log == [f"{name}: received signal {name} from ana via python" for name in ("approved", "sleep 1")]
 
 
-async def test_changed_steps_end_the_task_by_name(harness: Harness) -> None:
-    names = ["charge", "ship"]
+@pytest.mark.parametrize(
+    ("deployed", "reason"),
+    [
+        (["charge", "reserve", "ship", "bill"], "step 2 was 'ship' and is 'reserve' now (function sleep)"),
+        (["charge", "send", "bill"], "step 2 was 'ship' and is 'send' now (function sleep)"),
+        (["charge", "bill"], "step 'bill' was number 3 and is number 2 now"),
+        (["ship", "charge", "bill"], "step 'ship' was number 2 and is number 1 now"),
+        (["charge", "ship", "call bill"], "step 'bill' was a function and is a call now (function sleep)"),
+        (["call child", "ship", "bill"], "step 1 was 'charge' and is 'child' now (function sleep)"),
+        (["charge", "ship", "bill", "remind"], None),
+    ],
+)
+async def test_changed_steps_end_the_task_by_name(harness: Harness, deployed: list[str], reason: str | None) -> None:
+    names, ran = ["charge", "ship", "bill"], list[str]()
 
     @harness.handler("order", max_attempts=5)
     async def order(ctx: Context) -> None:
         for name in names:
+            if name.startswith("call "):
+                await ctx.call(name.removeprefix("call "), NewTask("child"))
             await ctx.step(name, asyncio.sleep, 0)
+            ran.append(name)
         if ctx.attempt == 1:
-            names.insert(1, "reserve")
+            names[:] = deployed
             raise ValueError("deploy")
 
     task = await harness.submit("order")
     await harness.work()
     row = await harness.row(task)
+    if reason is None:
+        assert (row.state, ran) == ("succeeded", ["charge", "ship", "bill", "charge", "ship", "bill", "remind"])
+        return
     assert row.state == "dead"
-    assert "step 2 was 'ship' and is 'reserve' now (function sleep)" in row.error
+    assert f"its steps differ from those of attempt 1: {reason}" in row.error
     assert f"runner rewind {task} --step" in row.error
+    assert await harness.count(harness.database.tables.step) == 3
 
 
 async def test_steps_of_concurrent_tasks_may_end_in_any_order(harness: Harness) -> None:

@@ -271,6 +271,8 @@ class DurableSteps:
                 self._changed(other, f"step {call.number} was {other.name!r} and is {call.name!r} now")
         elif stored.kind != call.kind:
             self._changed(stored, f"step {call.name!r} was a {stored.kind} and is a {call.kind} now")
+        elif stored.kind == StepKind.CALL and stored.function != call.function:
+            self._changed(stored, f"step {call.name!r} calls {call.function} now")
         elif stored.number is not None and call.number is not None and stored.number != call.number:
             self._changed(stored, f"step {call.name!r} was number {stored.number} and is number {call.number} now")
         return stored
