@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tasktui.dialogs.attention import AttentionChoice
     from tasktui.terminal.recording import Recorder
 
-TargetScreen: TypeAlias = Literal["runners", "audit", "failures", "schedules"]
+TargetScreen: TypeAlias = Literal["runners", "audit", "failures", "schedules", "workflows"]
 """The screens that open at a target."""
 
 PRELOAD_DELAY = 0.2
@@ -350,7 +350,7 @@ class Console(KeyBuffer):
         self.switch_mode("task")
 
     def open_at(self, mode: "TargetScreen", target: str) -> None:
-        """Open a screen with the cursor on a runner, a schedule, the failures of a handler, or an operation."""
+        """Open a screen with the cursor on its target; see `OpenedTarget`."""
         getattr(self.databases.opened, mode).target = target
         self.switch_mode(mode)
 

@@ -17,7 +17,7 @@ from runner.operations.audit_log import reveal
 from runner.operations.results import local_actor
 from runner.queries.local_copy import local_copy, redacted_record
 from runner.queries.task_list.search import find
-from runner.store.task_records import Record, read_records, write_records
+from runner.store.task_records import Record, insert_rows, read_records, read_rows, write_records
 from runner.text.sanitize import count_noun
 
 MOST = 1_000
@@ -73,7 +73,7 @@ async def pull(
         raise InvalidInput(why=f"{to} exists; name a new file")
     async with open_database(connection.settings()) as database:
         ids = words if isinstance(words, list) else (await database.read(find, words, limit)).ids
-        live, finished = await database.read(_read, ids)
+        live, finished, workflows = await database.read(_read, ids)
         if not redact:
             for record in (*live, *finished):
                 await database.write(reveal, record["id"], local_actor(f"pull to {to.name}"))
@@ -84,8 +84,9 @@ async def pull(
     for id in missing:
         print_stderr(f"runner: task {id} does not exist; it may have been pruned")
     if tasks:
-        copies = [[redacted_record(each) if redact else each for each in records] for records in (live, finished)]
-        await _write(to, *copies)
+        if redact:
+            live, finished = ([redacted_record(each) for each in records] for records in (live, finished))
+        await _write(to, live, finished, workflows)
     if json:
         print_json(PullDocument(tasks, str(to), redact))
     else:
@@ -93,20 +94,24 @@ async def pull(
     return Exit.OK if not missing else Exit.PARTIAL if tasks else Exit.NOT_FOUND
 
 
-async def _read(tx: Transaction, ids: Sequence[int]) -> tuple[list[Record], list[Record]]:
-    live = await read_records(tx, tx.tables.task, ids)
+async def _read(tx: Transaction, ids: Sequence[int]) -> tuple[list[Record], list[Record], list[Record]]:
+    """The live and the finished tasks, and the rows of their workflows, which have the names."""
+    live, table = await read_records(tx, tx.tables.task, ids), tx.tables.workflow
     known = {record["id"] for record in live}
-    return live, await read_records(tx, tx.tables.history, [id for id in ids if id not in known])
+    finished = await read_records(tx, tx.tables.history, [id for id in ids if id not in known])
+    workflows = {record["workflow"] for record in (*live, *finished)} - {None}
+    return live, finished, await read_rows(tx, table, table.c.id, sorted(workflows))
 
 
-async def _write(to: Path, live: list[Record], finished: list[Record]) -> None:
+async def _write(to: Path, live: list[Record], finished: list[Record], workflows: list[Record]) -> None:
     from runner.db.migrations.apply import upgrade
 
     to.touch(0o600)
     database = Database.open(f"sqlite:///{to.absolute()}")
     try:
         await upgrade(database)
-        await database.write(_insert, [local_copy(record) for record in live], [local_copy(each) for each in finished])
+        live, finished = ([local_copy(record) for record in records] for records in (live, finished))
+        await database.write(_insert, live, finished, workflows)
     except BaseException:
         to.unlink(missing_ok=True)
         raise
@@ -114,6 +119,7 @@ async def _write(to: Path, live: list[Record], finished: list[Record]) -> None:
         await database.dispose()
 
 
-async def _insert(tx: Transaction, live: list[Record], finished: list[Record]) -> None:
+async def _insert(tx: Transaction, live: list[Record], finished: list[Record], workflows: list[Record]) -> None:
+    await insert_rows(tx, tx.tables.workflow, workflows)
     await write_records(tx, tx.tables.task, live)
     await write_records(tx, tx.tables.history, finished)

@@ -80,7 +80,7 @@ def _signature_text(
     own = timeout if defaults.timeout is None else defaults.timeout
     attempts["timeout"] = NO_TIMEOUT if own == inf else own
     if defaults.chunk is not None:
-        attempts["chunk"] = defaults.chunk.size
+        attempts |= {"chunk": defaults.chunk.size, "chunk_wait": defaults.chunk.wait}
     # A form cannot use a default that JSON cannot hold.
     sealing = {} if codec is None else {"codec": codec}
     return json.dumps(
@@ -269,7 +269,7 @@ class StoredSignature(NamedTuple):
         options: the defaults of its tasks, by task option.
         derived: call options that its code sets, such as unique_key, bucket, order_key and tenant.
         attempts: the retry plan (`retry`), `max_attempts` and `timeout` of a task that has none of its own, and the
-            maximum number of tasks of a chunk (`chunk`), if its handler has one.
+            maximum number of tasks of a chunk and its wait in seconds (`chunk`, `chunk_wait`), if its handler has one.
         codec: what encrypts its tasks; None without one.
     """
 

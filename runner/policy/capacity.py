@@ -39,6 +39,7 @@ class Demand(NamedTuple):
         more: True if there may be more due tasks.
         done: attempts per minute that ended.
         finished: tasks per minute that finished.
+        per_slot: the tasks that one slot executes at the same time: those of a full chunk.
     """
 
     arrivals: float = 0.0
@@ -49,16 +50,17 @@ class Demand(NamedTuple):
     more: bool = False
     done: float = 0.0
     finished: float = 0.0
+    per_slot: float = 1.0
 
     @property
     def need(self) -> float:
         """The slots that its arrivals keep busy."""
-        return self.attempts * (self.seconds or 0.0) / MINUTE
+        return self.attempts * (self.seconds or 0.0) / self.per_slot / MINUTE
 
     @property
     def work(self) -> float:
         """Its backlog in minutes of one slot."""
-        return self.backlog * (self.seconds or 0.0) / MINUTE
+        return self.backlog * (self.seconds or 0.0) / self.per_slot / MINUTE
 
 
 class Pool(NamedTuple):
@@ -215,10 +217,10 @@ class _Shares:
 
     def _most(self, work_key: WorkKey) -> float:
         """The slots that the limits and pauses of a work key let it keep busy."""
-        seconds = self.situation.demands[work_key].seconds
+        seconds, per_slot = self.situation.demands[work_key].seconds, self.situation.demands[work_key].per_slot
         kinds = zip(("queue", "handler"), work_key, strict=True)
         most = min((each.per_minute for kind in kinds for each in self.bounds(*kind, [work_key], seconds)), default=inf)
-        return most * seconds / MINUTE if seconds and most < inf else inf
+        return most * seconds / per_slot / MINUTE if seconds and most < inf else inf
 
     def _part(self, work_key: WorkKey, index: int) -> float:
         """The part of a work key's tasks that a pool takes."""
@@ -289,7 +291,7 @@ def _of_slots(slots: float, demand: Demand) -> Bound:
     """The attempts per minute that some slots do; the run time decides up to MOST_BY_RUN_TIME."""
     if demand.seconds is None:
         return Bound("slots", inf)
-    if demand.seconds and (most := slots * MINUTE / demand.seconds) <= MOST_BY_RUN_TIME:
+    if demand.seconds and (most := slots * demand.per_slot * MINUTE / demand.seconds) <= MOST_BY_RUN_TIME:
         return Bound("slots", max(most, demand.done))
     # If a task has been due for a minute, this machine may do fewer: only the attempts that ended are certain.
     least = demand.done if demand.oldest > MINUTE else max(MOST_BY_RUN_TIME, demand.done)
@@ -308,7 +310,8 @@ def _sum(demands: Sequence[Demand]) -> Demand:
     samples = [each for each in demands if each.seconds is not None]
     choices = ([each.attempts for each in samples], [float(each.backlog) for each in samples])
     weights = next(filter(any, choices), [1.0] * len(samples))
-    seconds = sum(each.seconds * weight for each, weight in zip(samples, weights, strict=True) if each.seconds)
+    weighted = [(each, each.seconds * weight) for each, weight in zip(samples, weights, strict=True) if each.seconds]
+    seconds, of_slots = sum(of for _, of in weighted), sum(of / each.per_slot for each, of in weighted)
     return Demand(
         sum(each.arrivals for each in demands),
         sum(each.attempts for each in demands),
@@ -318,4 +321,5 @@ def _sum(demands: Sequence[Demand]) -> Demand:
         any(each.more for each in demands),
         sum(each.done for each in demands),
         sum(each.finished for each in demands),
+        seconds / of_slots if of_slots else 1.0,
     )

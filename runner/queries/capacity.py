@@ -19,6 +19,7 @@ from runner.queries.registries import pauses
 from runner.queries.reports import OTHERS, Flow, per_minute
 from runner.queries.rows import as_text
 from runner.queries.runners import RunnerRow, runners
+from runner.queries.signatures import chunk_sizes
 from runner.queries.summary import GroupResult, mean_durations, results_by, totals
 from runner.store.claim.survey import MANY, survey
 from runner.text.columns import Column, figure
@@ -146,7 +147,7 @@ async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tu
         is_other = others and work_key not in recent and work_key not in backlogs
         arrivals[(OTHERS, work_key[1]) if is_other else work_key] += number
     flows = recent | {work_key: other.flow for work_key, other in others.items()}
-    demands = {}
+    demands, sizes, limits = dict[WorkKey, Demand](), await chunk_sizes(tx), await limit_usages(tx)
     for work_key in sorted(work_key for work_key in {*flows, *means, *arrivals, *backlogs} if is_listed(work_key[0])):
         flow, usual = flows.get(work_key, Flow()), others.get((OTHERS, work_key[1]))
         arrived = flow.submitted + arrivals.get(work_key, 0)
@@ -160,11 +161,19 @@ async def read_situation(tx: Transaction, at: datetime, period: timedelta) -> tu
             ready.more,
             (flow.finished + flow.retried) / minutes,
             flow.finished / minutes,
+            per_slot(work_key, sizes.get(work_key[1], 1), limits),
         )
     current = await pauses(tx)
     paused = {("queue", name) for name in current.queues} | {("handler", name) for name in current.handlers}
     pools = pools_of(await runners(tx), demands)
-    return minutes, Situation(demands, pools, await limit_usages(tx), frozenset(paused)), lanes
+    return minutes, Situation(demands, pools, limits, frozenset(paused)), lanes
+
+
+def per_slot(work_key: WorkKey, size: int, limits: Sequence["LimitUsage"]) -> int:
+    """The tasks of a full chunk of a queue and a handler, as far as limits of running tasks let it be full."""
+    mine = {("queue", work_key[0]), ("handler", work_key[1])}
+    running = (each.limits.running for each in limits if (each.kind, each.name) in mine)
+    return min((size, *(most for most in running if most is not None and most > 0)))
 
 
 async def _other_queues(

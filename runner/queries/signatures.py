@@ -36,6 +36,13 @@ async def sealed_handlers(tx: Transaction) -> dict[str, str]:
     return {name: each.codec for name, each in signatures.items() if each.codec is not None}
 
 
+async def chunk_sizes(tx: Transaction) -> dict[str, int]:
+    """Return the maximum numbers of tasks in a chunk of the handlers that have chunks, by name."""
+    has_chunk = sa.cast(tx.tables.handler.c.signature, sa.Text).contains('"chunk": ')
+    sizes = {name: each.attempts.get("chunk") for name, each in (await stored_signatures(tx, has_chunk)).items()}
+    return {name: size for name, size in sizes.items() if isinstance(size, int) and size > 0}
+
+
 async def payload_remark(tx: Transaction, task_filter: Filter) -> str:
     """Return the remark about encrypted payloads for people with a filter on the payload; empty without any."""
     if not any(term.field.startswith(PAYLOAD) for term in task_filter.terms) or not (

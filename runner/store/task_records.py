@@ -48,18 +48,19 @@ async def read_records(tx: Transaction, table: sa.Table, ids: Sequence[int]) -> 
         tx: an open transaction; one statement per table is executed.
         table: the live table or the history.
     """
-    records = {row["id"]: row for row in await _rows(tx, table, table.c.id, ids)}
+    records = {row["id"]: row for row in await read_rows(tx, table, table.c.id, ids)}
     for key, name in RELATED.items():
         related: sa.Table = getattr(tx.tables, name)
         by_task: dict[int, list[Record]] = defaultdict(list)
-        for row in await _rows(tx, related, related.c.task_id, ids):
+        for row in await read_rows(tx, related, related.c.task_id, ids):
             by_task[row.pop("task_id")].append(row)
         for id, record in records.items():
             record[key] = by_task[id]
     return list(records.values())
 
 
-async def _rows(tx: Transaction, table: sa.Table, column: Any, ids: Sequence[int]) -> list[Record]:
+async def read_rows(tx: Transaction, table: sa.Table, column: Any, ids: Sequence[int]) -> list[Record]:
+    """Read the rows of a table by the values of a column, in the order of its primary key."""
     columns = [
         (tx.dialect.readable_time(each) if isinstance(each.type, Instant) else each).label(each.name)
         for each in table.c
@@ -87,13 +88,14 @@ async def write_records(tx: Transaction, table: sa.Table, records: Sequence[Reco
     Args:
         table: the live table or the history; none of the tasks may exist.
     """
-    await _insert(tx, table, records)
+    await insert_rows(tx, table, records)
     for key, name in RELATED.items():
         rows = [{**row, "task_id": record["id"]} for record in records for row in record.get(key, ())]
-        await _insert(tx, getattr(tx.tables, name), rows)
+        await insert_rows(tx, getattr(tx.tables, name), rows)
 
 
-async def _insert(tx: Transaction, table: sa.Table, rows: Iterable[Record]) -> None:
+async def insert_rows(tx: Transaction, table: sa.Table, rows: Iterable[Record]) -> None:
+    """Insert rows as `read_rows` returns them."""
     columns = [column for column in table.c if column.computed is None]
     values = [{column.name: _value(column, row.get(column.name)) for column in columns} for row in rows]
     for first in range(0, len(values), CHUNK):

@@ -8,7 +8,7 @@ from runner.db.transaction import Transaction, clock
 from runner.errors import WorkflowNotFound
 from runner.queries.workflows.critical import CriticalPath, critical_paths
 from runner.queries.workflows.graph import WorkflowGraph, workflow_graph
-from runner.queries.workflows.list import WorkflowRow, workflows
+from runner.queries.workflows.list import WorkflowRow, workflow_rows, workflows
 
 MOST = 100
 """Workflows of the list, the newest ones."""
@@ -30,14 +30,17 @@ class WorkflowBoard:
     graph: WorkflowGraph | None
 
 
-async def read_workflows(tx: Transaction, id: int | None, *, unfinished: bool) -> WorkflowBoard:
+async def read_workflows(tx: Transaction, id: int | None, named: int | None, *, unfinished: bool) -> WorkflowBoard:
     """Read the workflows.
 
     Args:
         id: the workflow whose graph to read; None for the first one.
+        named: a workflow that is listed in any case, if it has tasks; None for no other.
         unfinished: only those with a live task.
     """
     rows, at = await tx.gather(workflows(tx, MOST, unfinished=unfinished), clock(tx))
+    if named is not None and all(row.id != named for row in rows):
+        rows += [row for row in await workflow_rows(tx, [named]) if row.total]
     id = id if any(row.id == id for row in rows) else rows[0].id if rows else None
     paths, graph = await tx.gather(critical_paths(tx, rows), _graph(tx, id))
     return WorkflowBoard(at, tuple(rows), paths, graph)

@@ -118,13 +118,15 @@ class TaskScreen(LiveScreen):
 
     ABOUT = (
         "The task opened with enter or :task ID. Secrets are masked; v reveals them and records that in the audit. A "
-        "long payload and the frames of libraries are folded, unless a big screen has room for all; f unfolds them."
+        "long payload and the frames of libraries are folded, unless a big screen has room for all; f unfolds them. g "
+        "shows the graph of its workflow."
     )
     BINDINGS: ClassVar[list[BindingType]] = [
         *action_bindings(*TASK_TARGETS),
         Binding("w", "why", "Why"),
         Binding("v", "reveal", "Reveal"),
         Binding("f", "fold", "Unfold"),
+        Binding("g", "graph", "Graph"),
         Binding("n", "neighbour(1)", "Next task of the list", show=False),
         Binding("p", "neighbour(-1)", "Previous task of the list", show=False),
         Binding("escape", "app.go('back')", "Back", show=False),
@@ -182,7 +184,9 @@ class TaskScreen(LiveScreen):
         self._draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Grey out reveal while changes are not allowed: it writes to the audit."""
+        """Grey out reveal while changes are not allowed: it writes to the audit. Hide the graph without a workflow."""
+        if action == "graph":
+            return self._detail is not None and self._detail.workflow is not None
         if action == "reveal" and not (self.session.writable or self._reveal):
             return None
         return super().check_action(action, parameters)
@@ -203,16 +207,17 @@ class TaskScreen(LiveScreen):
         elif getattr(self.app, "recorder", None) is not None:
             self.report("Nothing was revealed: this session is recorded", bad=True)
         elif self._detail is not None:
-            self.actions.run(self._record_reveal(self._detail))
+            self.actions.run(_record_reveal(self, self._detail))
+
+    def action_graph(self) -> None:
+        """Open the workflow of the task, with its graph."""
+        if self._detail is not None and self._detail.workflow is not None:
+            self.console.open_at("workflows", str(self._detail.workflow.id))
 
     def action_fold(self) -> None:
         """Fold or unfold a long payload and the frames of libraries."""
         self._unfold = not self._is_unfolded
         self._draw()
-
-    async def _record_reveal(self, detail: TaskDetail) -> None:
-        await perform.record_reveal(self.session, detail.task.id)
-        self.post_message(RevealRecorded(*await perform.opened(self.session, detail)))
 
     @on(RevealRecorded)
     def _show_secrets(self, message: RevealRecorded) -> None:
@@ -261,6 +266,11 @@ class TaskScreen(LiveScreen):
                 if len(whole) <= self.size.height - FRAME:
                     rows, self._is_unfolded = whole, True
             canvas.draw(rows)
+
+
+async def _record_reveal(screen: TaskScreen, detail: TaskDetail) -> None:
+    await perform.record_reveal(screen.session, detail.task.id)
+    screen.post_message(RevealRecorded(*await perform.opened(screen.session, detail)))
 
 
 def task_rows(detail: TaskDetail, zone: tzinfo, width: int, *, reveal: bool, unfold: bool) -> list[Row]:

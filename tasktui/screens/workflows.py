@@ -65,6 +65,8 @@ class WorkflowsScreen(LiveScreen):
         self._table = Table[int](COLUMNS, id="workflows")
         self._board: WorkflowBoard | None = None
         self._unfinished = False
+        self._named: int | None = None
+        """The workflow that another screen has opened."""
 
     def parts(self) -> Iterable[Widget]:
         """Return the workflows, and the graph of the one under the cursor."""
@@ -75,11 +77,14 @@ class WorkflowsScreen(LiveScreen):
 
     def request(self) -> object:
         """Return the workflow under the cursor, and whether the list has unfinished ones only."""
-        return self._table.cursor, self._unfinished
+        return self._table.cursor, self.opened.target, self._unfinished
 
     async def read(self) -> object:
         """Read the workflows."""
-        return await self.session.read(read_workflows, self._table.cursor, unfinished=self._unfinished)
+        if target := self.opened.target:
+            self._named = int(target)
+        id = self._named if target else self._table.cursor
+        return await self.session.read(read_workflows, id, self._named, unfinished=self._unfinished)
 
     def show(self, snapshot: Any) -> None:
         """Show the workflows."""
@@ -90,6 +95,9 @@ class WorkflowsScreen(LiveScreen):
         figure: list[Part] = [(Count(len(rows), len(rows) >= MOST).of(kind), "muted")]
         self.query_one("#title", Canvas).draw([rule([heading("WORKFLOWS")], self.size.width, figure)])
         self._table.show(tuple(rows), lambda id: workflow_line(rows[id], board.paths.get(id), board.at))
+        target, self.opened.target = self.opened.target, ""
+        if target and int(target) in rows:
+            self._table.move_to(int(target))
         self._draw_graph(board)
 
     def _draw_graph(self, board: WorkflowBoard) -> None:

@@ -45,12 +45,12 @@ class OpenedTask:
 
 @dataclass(slots=True)
 class OpenedTarget:
-    """The arguments of the runners, of the schedules, of the failures and of the audit.
+    """The arguments of the runners, the schedules, the workflows, the failures and the audit.
 
     Args:
         queue: of the failures, the queue whose largest group has the initial cursor; empty as soon as it is found.
-        target: initial cursor: a runner as id or host:pid, a schedule, a handler or a failure group, or the target of
-            an operation; empty once the screen has moved there.
+        target: initial cursor: a runner as id or host:pid, a schedule, a workflow, a handler or a failure group,
+            or the target of an operation; empty once the screen has moved there.
         has_new_change: True after a change on another screen than the audit, until the audit has looked for it.
     """
 
@@ -69,3 +69,4 @@ class Opened:
     audit: OpenedTarget = field(default_factory=OpenedTarget)
     failures: OpenedTarget = field(default_factory=OpenedTarget)
     schedules: OpenedTarget = field(default_factory=OpenedTarget)
+    workflows: OpenedTarget = field(default_factory=OpenedTarget)

@@ -10,7 +10,7 @@ from runner.cli.exit_codes import Exit
 from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.registry import REGISTRY
 from runner.model.outcome import Dead, Failure
-from runner.model.task import NewTask
+from runner.model.task import NewTask, NewWorkflow
 from tests.cli.conftest import Call, Store
 
 SECRET = "tok-1234567890"
@@ -47,6 +47,14 @@ def test_a_copy_with_secrets_is_recorded(cli: Call, failed: int, tmp_path: Path)
     assert cli("pull", failed, "--to", file).code == Exit.OK
     assert SECRET in cli("show", failed, "--url", f"sqlite:///{file}", "--json", "--reveal").out
     assert f"task {failed}" in cli("audit").out
+
+
+def test_a_copy_has_the_name_of_the_workflow(cli: Call, store: Store, tmp_path: Path) -> None:
+    (id,) = store.submit(NewTask("a.b", workflow=NewWorkflow("order 17")))
+    file = tmp_path / "case.db"
+    cli("pull", id, "--to", file, "--redact")
+    assert "order 17" in cli("workflows", "--url", f"sqlite:///{file}").out
+    assert "order 17" in cli("show", id, "--url", f"sqlite:///{file}").out
 
 
 def test_nothing_is_overwritten_and_missing_tasks_are_named(cli: Call, failed: int, tmp_path: Path) -> None:

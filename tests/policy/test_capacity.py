@@ -46,6 +46,19 @@ def test_slots_divided_by_the_duration_are_the_capacity() -> None:
     assert (row.utilisation, row.behind, row.drained_in) == (about(0.6), about(2), about(5))
 
 
+def test_a_slot_executes_a_chunk_at_the_same_time_and_a_limit_counts_its_tasks() -> None:
+    # 2 slots do 2 x 10 x 60 / 30 = 40 attempts a minute in chunks of 10, and 4 without chunks.
+    demand = Demand(10, 10, 30.0, 60, per_slot=10)
+    pools = [Pool(2, frozenset({SEND, MAKE}))]
+    row = one(Situation({SEND: demand}, pools))
+    assert (row.per_minute, row.drained_in, row.bound.name) == (about(40), about(2), "slots")
+    limited_row = one(Situation({SEND: demand}, pools, [limited(5)]))
+    assert (limited_row.per_minute, limited_row.bound.name) == (about(10), "queue mail: at most 5 running")
+    # The chunks need 0.5 slots, and the other tasks the rest: 1.5 x 60 / 30 = 3 attempts a minute.
+    rows = {row.name: row for row in capacity_rows(Situation({SEND: demand, MAKE: Demand(3, 3, 30.0, 1)}, pools))}
+    assert rows["reports"].per_minute == about(3)
+
+
 @pytest.mark.parametrize(
     ("done", "finished", "per_day", "cell"),
     [

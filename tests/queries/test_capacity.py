@@ -1,7 +1,8 @@
 """Capacity and simulations from the tables: arrivals, durations, backlog, slots and bounds."""
 
 from collections import defaultdict
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, timedelta
 from random import Random
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from runner.db.database import Database
 from runner.db.sql_text import Recording
 from runner.db.transaction import clock
+from runner.handlers.chunk import Chunk, ChunkOption
 from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import Handler, Options
 from runner.operations.pause import PauseKind, PauseTarget, pause
@@ -21,6 +23,7 @@ from runner.policy.simulation import Simulation
 from runner.queries.capacity import CAPACITY_COLUMNS, MOST_TENANTS, TENANT_COLUMNS, capacity, drained_in
 from runner.queries.counting import Count
 from runner.queries.simulation import changed, present, read_changes
+from runner.queries.task.detail import task_detail, task_fields
 from runner.store.heartbeat import Identity, register
 from runner.text.columns import cells
 from tests.store.minutes import Minute, write_statistics
@@ -28,6 +31,12 @@ from tests.store.rows import add_live, add_runner, ahead
 from tests.store.runners import Runner
 from tests.store.table import put_many
 from tests.store.test_limits import limit, take, tasks_of
+
+
+@dataclass
+class Mail:
+    to: str
+
 
 BY = Actor("ana", "web-1", "")
 
@@ -69,6 +78,20 @@ async def test_live_slots_and_measured_durations_give_the_capacity(busy: Databas
     # 200 attempts a minute with 1.1 attempts per task.
     assert row.per_day == pytest.approx(1_440 * 200 / 1.1)
     assert cells(CAPACITY_COLUMNS, row)[2:4] == ["200", "261,818"]
+
+
+async def test_a_chunk_takes_one_slot(busy: Database) -> None:
+    async def send(chunk: Chunk[Mail]) -> None: ...
+
+    signatures = stored_signatures({"send": Handler("send", send, Options(chunk=ChunkOption(50, 0.2)))})
+    await busy.write(register, Identity("web-1", 1, "1", ["send"], 4, signatures=signatures), 60.0)
+    (row,) = (await rows(busy)).values()
+    assert row.demand.seconds == pytest.approx(3.0)
+    assert row.demand.per_slot == 50
+    detail = await busy.read(task_detail, 1)
+    assert dict(task_fields(detail, UTC))["chunk"] == "up to 50 tasks, 200ms after the first one"
+    await limit(busy, "queue", "mail", concurrency="20")
+    assert (await rows(busy))["mail"].demand.per_slot == 20
 
 
 async def test_the_latest_durations_count(busy: Database) -> None:

@@ -8,6 +8,7 @@ from runner.queries.workflows.list import workflows
 from tests.queries.test_workflows import DIAMOND, put_workflow
 from tests.store.dependencies import resolve_parents
 from tests.store.runners import Runner
+from tests.store.table import put
 from tests.tasktui.conftest import NARROW, WIDE, Watch
 from tests.tasktui.test_actions import confirm
 
@@ -42,6 +43,22 @@ async def test_the_graph_follows_the_cursor(database: Database, watch: Watch) ->
         await operator.sees("GRAPH 1 one")
 
 
+async def test_a_task_opens_the_graph_of_its_workflow(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("tasktui.screens.workflows", "tasktui.data.workflows"):
+        monkeypatch.setattr(f"{module}.MOST", 1)
+    await put_workflow(database, (), name="one")
+    await put_workflow(database, (), name="two")
+    alone = await put(database)
+    async with watch("task", WIDE, task_id=1) as operator:
+        await operator.sees("one", "g  graph")
+        await operator.press("g")
+        await operator.sees("GRAPH 1 one", "two")
+        await operator.command(f"task {alone}")
+        await operator.until(lambda: f" {alone} " in operator.text and "g  graph" not in operator.text)
+
+
 async def test_finished_workflows_are_hidden_by_a_key(database: Database, runner: Runner, watch: Watch) -> None:
     await put_workflow(database, (), name="past")
     (task,) = await runner.claim(1)
@@ -56,7 +73,7 @@ async def test_finished_workflows_are_hidden_by_a_key(database: Database, runner
 async def test_a_list_of_workflows_that_ends_early_is_a_bound(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("tasktui.data.workflows", "tasktui.screens.workflows"):
+    for module in ("tasktui.screens.workflows", "tasktui.data.workflows"):
         monkeypatch.setattr(f"{module}.MOST", 1)
     await put_workflow(database, (), name="one")
     await put_workflow(database, (), name="two")

@@ -144,6 +144,8 @@ class TaskDetail:
             one, or it is unknown.
         handler_timeout: the handler's timeout in seconds, for a task without its own, 0 if it has none; None if the
             task has one, or it is unknown.
+        chunk: the maximum number of tasks in a chunk of the handler; None without chunks.
+        chunk_wait: seconds for which a chunk waits for more tasks after its first one; None without chunks.
         same_key: the newest other tasks of its handler with its key.
         stuck: the verbs of live runners that could not change its row, with the reasons.
         workflow: its workflow; None outside of workflows.
@@ -181,6 +183,8 @@ class TaskDetail:
     handler_retry: str | None = None
     handler_max_attempts: int | None = None
     handler_timeout: float | None = None
+    chunk: int | None = None
+    chunk_wait: float | None = None
     same_key: tuple[TaskRow, ...] = ()
     stuck: tuple[StuckRow, ...] = ()
     workflow: WorkflowName | None = None
@@ -229,27 +233,24 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         dependency_progress(tx, id),
     )
     task, retry, timeout = from_row(TaskRow, row), text(row["retry"]), number(row["timeout"])
-    is_own = (retry is not None, task.max_attempts is not None, timeout is not None)
     attempts, progress, checkpoints, log, steps, signals = notes
     state, key = task.state, text(row["unique_key"])
     stored, opened, executor, unique, tree, (same_key, workflow) = await tx.gather(
-        _stored_attempts(tx, task.handler) if not all(is_own) else _nothing(),
+        _stored_attempts(tx, task.handler),
         breakers(tx, task.handler, only_open=True) if state is State.WAITING else _nothing(),
         runner_of(tx, task.runner_id) if state is State.RUNNING else _nothing(),
         unique_key(tx, id, task.handler, key) if key is not None else _nothing(),
         dependency_tree(tx, task, progress_of_parents),
         tx.gather(same_key_tasks(tx, task), workflow_name(tx, row["workflow"])),
     )
-    handler_retry = None if retry is not None else default_retry or _readable_retry((stored or {}).get("retry"))
-    most, limit = (stored or {}).get("max_attempts"), (stored or {}).get("timeout")
+    handler_retry = None if retry is not None else default_retry or _readable_retry(stored.get("retry"))
     return from_row(
         TaskDetail,
         row,
         task=task,
         retry=retry,
         handler_retry=handler_retry,
-        handler_max_attempts=most if isinstance(most, int) and task.max_attempts is None else None,
-        handler_timeout=float(limit) if isinstance(limit, int | float) and timeout is None else None,
+        **_of_handler(stored, task.max_attempts, timeout),
         attempts=tuple(attempts),
         audit=tuple(reversed(changes)),
         next_runs=forecast(task, retry or handler_retry, now),
@@ -303,6 +304,17 @@ async def _stored_attempts(tx: Transaction, handler: str) -> Mapping[str, Any]:
 
     signature = await stored_signature(tx, handler)
     return signature.attempts if signature is not None else {}
+
+
+def _of_handler(stored: Mapping[str, Any], own_most: int | None, own_timeout: float | None) -> dict[str, Any]:
+    """The stored options of a handler that hold for a task, as far as they are readable."""
+    (most, limit), (size, wait) = map(stored.get, ("max_attempts", "timeout")), map(stored.get, ("chunk", "chunk_wait"))
+    return {
+        "handler_max_attempts": most if isinstance(most, int) and own_most is None else None,
+        "handler_timeout": float(limit) if isinstance(limit, int | float) and own_timeout is None else None,
+        "chunk": size if isinstance(size, int) else None,
+        "chunk_wait": float(wait) if isinstance(wait, int | float) else None,
+    }
 
 
 def _readable_retry(plan: Any) -> str | None:
@@ -410,6 +422,8 @@ def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
         if detail.timeout is not None
         else limit and f"{formatting.age(limit)}, the handler's own",
     )
+    chunk_wait = "" if detail.chunk_wait is None else f", {formatting.duration(detail.chunk_wait)} after the first one"
+    yield "chunk", detail.chunk and f"up to {count_noun(detail.chunk, 'task')}{chunk_wait}"
     yield "tags", ", ".join(detail.tags)
     yield "bucket", detail.bucket
     yield from ((name.replace("_", " "), value) for name, value in detail.options.items())

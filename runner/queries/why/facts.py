@@ -23,7 +23,7 @@ from runner.queries.limits import limit_usages
 from runner.queries.registries import Pauses, RegistryEntry, entry, pauses
 from runner.queries.rows import as_int, as_text, from_row, moment, readable
 from runner.queries.runners import RunnerRow, SlotKind, busy_slots, runner_of, runners
-from runner.queries.signatures import stored_signature
+from runner.queries.signatures import chunk_sizes, stored_signature
 from runner.queries.stuck_rows import stuck_on, with_sessions
 from runner.queries.task.attempts import last_rule
 from runner.queries.task.parents import Parent, parents
@@ -247,9 +247,7 @@ async def _codec(tx: Transaction, handler: str) -> str | None:
 
 async def _chunk(tx: Transaction, handler: str) -> int | None:
     """The maximum number of tasks in a chunk of a handler; None without chunks."""
-    signature = await stored_signature(tx, handler)
-    size = signature.attempts.get("chunk") if signature else None
-    return size if isinstance(size, int) else None
+    return (await chunk_sizes(tx)).get(handler)
 
 
 async def _predecessor(tx: Transaction, id: int) -> TaskRow | None:
