@@ -40,15 +40,17 @@ class Deployment:
     Args:
         url: URL of the database for the checks.
         home: folder for the output of the processes.
-        url_of_processes: URL of the database for the processes, e.g. through a proxy; None for the same.
+        processes: its fleet, or the URL of the database for it, e.g. through a proxy; None for the same URL.
         settings: settings of the runners that differ from QUICK.
     """
 
     make_fleet: ClassVar[type[Fleet]] = Fleet
 
-    def __init__(self, url: str, home: Path, url_of_processes: str | None = None, **settings: str) -> None:
+    def __init__(self, url: str, home: Path, processes: str | Fleet | None = None, **settings: str) -> None:
         self.url = url
-        self.fleet = self.make_fleet(url_of_processes or url, home, **QUICK | settings)
+        if not isinstance(processes, Fleet):
+            processes = self.make_fleet(processes or url, home, **QUICK | settings)
+        self.fleet = processes
         self._loop = asyncio.Runner()
         self._database = Database.open(url)
         """For the checks that a storm repeats: a new connection for each would cost more than its statement."""

@@ -145,7 +145,7 @@ class Fleet:
     def _start(self, module: str, *arguments: str, **environment: str) -> Program:
         self._started += 1
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TASKTUI_")}
-        own = {"TASKTUI_URL": self.url, FOLDER: str(self.journals), "XDG_CONFIG_HOME": str(self.home)}
+        own = {**self._database_of(module), FOLDER: str(self.journals), "XDG_CONFIG_HOME": str(self.home)}
         return Program(
             module,
             *arguments,
@@ -153,3 +153,7 @@ class Fleet:
             directory=self.home,
             environment=inherited | own | self._settings | environment,
         )
+
+    def _database_of(self, module: str) -> Mapping[str, str]:
+        """The environment variables that name the database of a program."""
+        return {"TASKTUI_URL": self.url}

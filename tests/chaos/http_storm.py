@@ -1,13 +1,12 @@
 """HttpStorm: random faults on servers for HTTP executors, on executors, and on the network between them."""
 
 import signal
-import threading
 from typing import ClassVar
 
 from tests.chaos.deployment import Deployment
 from tests.chaos.http_fleet import HttpFleet
 from tests.chaos.proxy import Proxy
-from tests.chaos.storm import FROZEN_FOR, SILENT_FOR, Fault, PostgresFaults, Storm
+from tests.chaos.storm import SILENT_FOR, Fault, PostgresFaults, Storm
 
 
 class HttpStorm(Storm):
@@ -42,12 +41,7 @@ class HttpStorm(Storm):
         self._http.kill(self._draw.choice(self._http.executors))
 
     def _freeze_executor(self) -> None:
-        victim = self._draw.choice(self._http.executors)
-        if not self._is_frozen(victim):
-            self._http.freeze(victim)
-            timer = threading.Timer(self._draw.uniform(*FROZEN_FOR), self._http.thaw, [victim])
-            self._frozen[victim] = timer
-            timer.start()
+        self._freeze(self._draw.choice(self._http.executors))
 
     def _drain_executor(self) -> None:
         self._draw.choice(self._http.executors).send_signal(signal.SIGTERM)

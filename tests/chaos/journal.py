@@ -8,8 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from runner.model.shard import CURRENT_SHARD
+
 FOLDER = "CHAOS_JOURNAL"
 """The environment variable that names the folder of the journals."""
+
+SHARD = "CHAOS_SHARD"
+"""The environment variable with the shard of a program that works on one of several databases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +51,11 @@ class Journal:
         self.write_all(what, [data], pid)
 
     def write_all(self, what: str, data: Iterable[Mapping[str, Any]], pid: int | None = None) -> None:
-        """Append events of a kind that happened together, each with its data."""
+        """Append events of a kind that happened together, each with its data and its shard, if there are several."""
+        shard = CURRENT_SHARD.get() or os.environ.get(SHARD)
+        place = {} if shard is None else {"shard": shard}
         line = {"what": what, "at": time.time(), "pid": pid or os.getpid()}
-        lines = "".join(json.dumps(line | {"data": values}) + "\n" for values in data).encode()
+        lines = "".join(json.dumps(line | {"data": {**place, **values}}) + "\n" for values in data).encode()
         while lines:
             lines = lines[os.write(self._file, lines) :]
 

@@ -119,7 +119,7 @@ class Storm:
 
     def run(self, seconds: float) -> None:
         """Inject faults for a time, then repair everything and wait until all tasks have ended."""
-        self._execute(*REFUSALS["sqlite" if self._postgres is None else "postgresql"])
+        self._add_refusals()
         for _ in range(RUNNERS):
             self._fleet.start_runner()
         self._maintain()
@@ -134,6 +134,9 @@ class Storm:
                 self._maintain()
                 time.sleep(STEP)
         self._repair()
+
+    def _add_refusals(self) -> None:
+        self._execute(*REFUSALS["sqlite" if self._postgres is None else "postgresql"])
 
     def _faults(self) -> list[tuple[str, Fault]]:
         faults: list[tuple[str, Fault]] = [
@@ -196,7 +199,11 @@ class Storm:
     def _freeze_runner(self) -> None:
         awake = [process for process in self._fleet.runners if not self._is_frozen(process)]
         if len(awake) > 1:
-            victim = self._draw.choice(awake)
+            self._freeze(self._draw.choice(awake))
+
+    def _freeze(self, victim: Program) -> None:
+        """Freeze a process for some time, unless it is frozen."""
+        if not self._is_frozen(victim):
             self._fleet.freeze(victim)
             # A timer, because a runner frozen in a write transaction also blocks this program on SQLite.
             timer = threading.Timer(self._draw.uniform(*FROZEN_FOR), self._fleet.thaw, [victim])

@@ -10,7 +10,8 @@ from runner.logs import set_up
 from runner.settings import load
 from tests.chaos import boundary, clock
 
-HANDLERS = "tests.chaos.handlers"
+MODULE = "CHAOS_MODULE"
+"""The environment variable with the module of the handlers, if it is another one."""
 
 HOST = "CHAOS_HOST"
 """The environment variable with the name of the host that the runner believes to be on."""
@@ -23,4 +24,4 @@ if __name__ == "__main__":
         clock.install()
     if boundary.KILL in os.environ:
         boundary.install()
-    sys.exit(run_process(work(load(), discover([HANDLERS], installed=False))))
+    sys.exit(run_process(work(load(), discover([os.environ.get(MODULE, "tests.chaos.handlers")], installed=False))))

@@ -34,6 +34,7 @@ MIXES: dict[str, dict[str, float]] = {
         "dependent": 0.05,
     },
     "http": {"work": 0.7, "thread": 0.1, "flaky": 0.1, "later": 0.05, "dependent": 0.05},
+    "dask": {"far": 0.7, "far_flaky": 0.1, "work": 0.1, "later": 0.05, "dependent": 0.05},
     "strategies": {
         "work": 0.5,
         "thread": 0.05,
@@ -50,6 +51,8 @@ ATTEMPTS = {
     "work": 20,
     "thread": 20,
     "flaky": 20,
+    "far": 20,
+    "far_flaky": 20,
     "narrow": 20,
     "brittle": 5_000,
     "wait": 5,
@@ -181,7 +184,7 @@ def _unique(draw: random.Random) -> UniqueKey:
 def _draw_task(kind: str, token: str, draw: random.Random) -> PlannedTask:
     data = draw.choice(DATA)
     match kind:
-        case "flaky":
+        case "flaky" | "far_flaky":
             return plan(kind, token, data, failures=draw.randint(1, 2))
         case "pay" | "pay_thread" | "brittle":
             return plan(kind, token, data)
