@@ -44,7 +44,8 @@ class ShardStorm(Storm):
         self._in_each(Storm._maintain)
 
     def _repair(self) -> None:
-        self._in_each(Storm._repair)
+        self._in_each(Storm._calm)
+        self._in_each(Storm._await_end)
         self.live_at_end = sum(storm.live_at_end for storm in self._storms.values())
 
     def _in_each(self, work: Callable[[Storm], None]) -> None:

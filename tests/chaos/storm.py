@@ -319,10 +319,17 @@ class Storm:
         self._fleet.revive()
 
     def _repair(self) -> None:
+        self._calm()
+        self._await_end()
+
+    def _calm(self) -> None:
+        """End the submits and the changes, and all freezes."""
         for process in [*self._fleet.others, *self._fleet.operators]:
             self._fleet.kill(process)
         for timer in self._frozen.values():
             timer.join()
+
+    def _await_end(self) -> None:
         end = time.monotonic() + END_TIMEOUT
         self.live_at_end = 1
         while self.live_at_end and time.monotonic() < end:
