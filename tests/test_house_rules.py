@@ -29,7 +29,7 @@ MOST_METHODS = 40
 VAGUE_NAMES = {"base", "common", "helpers", "manager", "misc", "utils"}
 OPERATIONS = (
     "retry", "terminate", "delay", "edit", "unblock", "pause", "resume", "limit", "breaker", "rewind", "new_task",
-    "schedule", "silence", "runner_command", "undo",
+    "schedule", "silence", "runner_command", "undo", "canary", "signal", "erase", "rekey", "rebalance",
 )  # fmt: skip
 TABLES = {
     "task": "task", "history": "history", "attempt": "attempts", "minute": "minute_statistics", "audit": "audit_log",

@@ -134,7 +134,7 @@ PROBES = {
     "runner.engine.hosting.probes",
     "runner.engine.hosting.probe_server",
     "runner.engine.hosting.service_manager",
-    "runner.engine.exporter",
+    "runner.engine.runner_collector",
     "runner.engine.exposition",
 }
 

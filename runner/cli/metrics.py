@@ -7,7 +7,7 @@ from contextlib import suppress
 from runner.cli.exit_codes import Exit, Interruption
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, open_unchecked
 from runner.db.database import Database
-from runner.engine.database_exporter import LONGEST_PERIOD, DatabaseCollector
+from runner.engine.database_collector import LONGEST_PERIOD, DatabaseCollector
 from runner.engine.exposition import exposition, exposition_text
 from runner.engine.hosting.otel import export_metrics
 from runner.engine.hosting.probe_server import Answer, ProbeServer, Reply

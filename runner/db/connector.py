@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.follow import follow, follow_async
-from runner.db.hosts import ServerHost, host_list
+from runner.db.server_hosts import ServerHost, host_list
 from runner.db.server_watch import WATCH, AnswerLimits
 from runner.settings.password_command import COMMANDS
 

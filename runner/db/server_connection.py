@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 import psycopg
 from psycopg.pq import PollingStatus
 
-from runner.db.hosts import ServerHost, look_up, looked_up
 from runner.db.loop_statements import LoopStatements
 from runner.db.readiness import readiness, write_readiness
 from runner.db.round_trips import RoundTrips
+from runner.db.server_hosts import ServerHost, look_up, looked_up
 from runner.db.server_watch import ANSWER_LIMIT, WATCH, AnswerLimits, describe_silence
 from runner.settings.password_command import PasswordCommand
 
@@ -345,7 +345,7 @@ class ServerConnection(WatchedConnection, psycopg.Connection[Any]):
 
     @staticmethod
     def look_up(hosts: list[ServerHost], seconds: float) -> tuple[list[ServerHost], list[str]]:
-        """Look up the addresses of hosts; see `runner.db.hosts.looked_up`."""
+        """Look up the addresses of hosts; see `runner.db.server_hosts.looked_up`."""
         lookups = look_up(hosts)
         wait([future for _, future in lookups if future is not None], seconds)
         return looked_up(lookups, seconds)

@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
-from runner.db.hosts import ServerHost
 from runner.db.readiness import readiness
+from runner.db.server_hosts import ServerHost
 
 LONGEST, LONGEST_CONNECT = 15.0, 5.0
 """Seconds for the answer to a statement, and for a connection attempt at one address; runners with a short lease have

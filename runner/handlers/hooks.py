@@ -15,7 +15,7 @@ from runner.model.task import Claimed, NewTask, SubmitResult
 
 log = logging.getLogger("runner")
 
-Event: TypeAlias = Literal[
+HookName: TypeAlias = Literal[
     "on_start",
     "on_stop",
     "around_execute",
@@ -72,7 +72,7 @@ class AttemptEnd:
     headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
 
 
-HOOKS: Mapping[str, tuple[Event, ...]] = {
+HOOKS: Mapping[str, tuple[HookName, ...]] = {
     "succeed": ("on_success",),
     "retry": ("on_failure", "on_retry"),
     "rescue": ("on_failure", "on_retry"),
@@ -94,7 +94,7 @@ class Callback:
     """
 
     def __init__(
-        self, event: Event, function: Callable[..., Any], when: Callable[[Claimed], object] | None = None
+        self, event: HookName, function: Callable[..., Any], when: Callable[[Claimed], object] | None = None
     ) -> None:
         self.event = event
         self.function = function
@@ -155,7 +155,7 @@ class LifeCycle:
         others = [item for item in callbacks if item.location != callback.location]
         self.callbacks[callback.event] = [*others, callback]
 
-    def of(self, event: Event) -> Sequence[Callback]:
+    def of(self, event: HookName) -> Sequence[Callback]:
         """Return the functions of an event."""
         return self.callbacks.get(event, ())
 
@@ -183,7 +183,7 @@ AroundSubmit = TypeVar(
 )
 
 
-def _register(event: Event, function: Callable[..., Any], when: Callable[[Claimed], object] | None = None) -> None:
+def _register(event: HookName, function: Callable[..., Any], when: Callable[[Claimed], object] | None = None) -> None:
     LIFE_CYCLE.add(Callback(event, function, when))
 
 

@@ -1,6 +1,7 @@
 """claim conditions: the reasons why a claim skips a task, each with its SQL, its sentence and the change that lifts it.
 
-A new condition is one class here, and one entry in CONDITIONS of runner.policy.claim_policy.
+A new condition is one class here, and one entry in CONDITIONS of runner.policy.claim_policy. It is about a task, a
+queue or a handler. Which tasks a runner takes is the subject of runner.policy.selection and runner.policy.lanes.
 """
 
 from collections.abc import Iterator, Sequence

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
-import sqlalchemy as sa
-
 from runner.db.schema import Tables
 
 
@@ -157,13 +155,11 @@ class ClaimScope(NamedTuple):
     """The other names that the SQL of a condition may use.
 
     Args:
-        runner_id: the claiming runner, as SQL; None outside of a claim, e.g. for a position in the queue.
         holds: the names of the lane columns that are true if this claim has locked the limits of the lane's queue, and
             of its handler; None for a claim that locks none.
         selection: the names of the conditions of the runner's selection; see runner.policy.selection.
     """
 
     tables: Tables
-    runner_id: sa.ColumnElement[int] | None = None
     holds: tuple[str, str] | None = None
     selection: tuple[str, ...] = ()

@@ -33,6 +33,7 @@ class SharedLimits(NamedTuple):
 
     Args:
         running: maximum number of tasks that run at the same time.
+        per_tenant: the same for each tenant.
         rate: maximum rate of starts.
     """
 

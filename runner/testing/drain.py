@@ -29,7 +29,7 @@ from runner.engine.lease.identity import release
 from runner.engine.settling.dependency_resolver import DependencyResolver
 from runner.engine.slots import ChunkRunning, Running, Slots, in_context
 from runner.engine.stuck_rows import StuckRows
-from runner.handlers.hooks import LIFE_CYCLE, Event
+from runner.handlers.hooks import LIFE_CYCLE, HookName
 from runner.handlers.keyring import Keyring
 from runner.handlers.own_transaction import OwnTransaction
 from runner.handlers.registry import Handler
@@ -208,7 +208,7 @@ class Drain:
 
     async def _open_for(self, handler: Handler) -> None:
         """Open the resources of a handler, the middleware and the hooks, so that a test opens no others."""
-        events: tuple[Event, ...] = ("around_execute", "on_success", "on_failure", "on_retry", "on_dead")
+        events: tuple[HookName, ...] = ("around_execute", "on_success", "on_failure", "on_retry", "on_dead")
         handler.require_resources()
         callbacks = [callback for event in events for callback in LIFE_CYCLE.of(event)]
         names = {*handler.resources.values(), *(name for item in callbacks for name in item.require().values())}

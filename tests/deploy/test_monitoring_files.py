@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from runner.cli.app import CLI_COMMANDS
-from runner.engine.database_exporter import DatabaseCollector
-from runner.engine.exporter import collect_runner
+from runner.engine.database_collector import DatabaseCollector
 from runner.engine.exposition import MetricKind
+from runner.engine.runner_collector import collect_runner
 from tests.engine.harness import Harness
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.engine.database_exporter import DatabaseCollector
-from runner.engine.exporter import collect_runner
+from runner.engine.database_collector import DatabaseCollector
 from runner.engine.exposition import MetricKind, exposition_text
+from runner.engine.runner_collector import collect_runner
 from tests.engine.harness import Harness
 
 PAGE = (Path(__file__).parents[2] / "docs" / "monitor.md").read_text()

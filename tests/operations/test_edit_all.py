@@ -1,5 +1,6 @@
 """Edits of many tasks: previewed with their values, changed as one group, and undone."""
 
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -11,15 +12,23 @@ from runner.errors import InvalidEdit
 from runner.model.task import State
 from runner.operations.bulk import BulkOptions, to_all, to_each
 from runner.operations.edit import edit_all
-from runner.operations.edit_values import SAME, Changes, check_bulk
-from runner.operations.preview import preview
+from runner.operations.edit_values import FIELDS, SAME, Changes, check_bulk
+from runner.operations.preview import Outline, preview
 from runner.operations.results import Actor, Conflict, Skipped, Target, with_change_group
 from runner.operations.undo.undo import undo, undo_all
 from runner.queries.audit import audit
+from runner.queries.past.reconstruction import EDITABLE
+from runner.queries.task_list.row import TaskRow
 from tests.store.rows import add_live, add_past, filtered, stored
 
 ANA = with_change_group(Actor("ana", "desk-1", "relay is back"))
 RUNNING = "the task is running; its retry plan determines when it runs again"
+
+
+def test_previews_and_past_times_know_each_value_that_an_edit_sets() -> None:
+    """A preview compares the values of many tasks, of which payload and key are none; a past time shows a row."""
+    assert set(Outline._fields) >= FIELDS - {"payload", "key"}
+    assert {*EDITABLE, "run_at"} == FIELDS & {field.name for field in fields(TaskRow)}
 
 
 async def test_the_same_values_are_set_on_all_that_match_and_undone_together(database: Database) -> None:

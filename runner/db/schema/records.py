@@ -416,7 +416,7 @@ LIMIT_COLUMNS = ("max_running", "max_per_tenant", "rate_limit", "rate_period")
 
 def _limits() -> list[sa.Column[Any] | sa.CheckConstraint]:
     """Limits of a queue or a handler over all runners; null for no limit."""
-    numbers = LIMIT_COLUMNS[:3]
+    numbers = [name for name in LIMIT_COLUMNS if name != "rate_period"]
     whole = " and ".join(f"typeof(coalesce({name}, 1)) = 'integer'" for name in numbers)
     return [
         *(sa.Column(name, sa.Integer) for name in numbers),

@@ -13,7 +13,7 @@ from runner.engine.events import AttemptsEnded, Events, TasksRescued
 from runner.engine.executing.contained_call import ContainedCall
 from runner.engine.slots import Running, in_context
 from runner.handlers.context import Context
-from runner.handlers.hooks import HOOKS, AttemptEnd, Callback, Event, InvalidCallback, LifeCycle
+from runner.handlers.hooks import HOOKS, AttemptEnd, Callback, HookName, InvalidCallback, LifeCycle
 from runner.logs import log_exception
 from runner.model.headers import read_headers
 from runner.model.outcome import HandlerOutcome, Outcome
@@ -171,7 +171,7 @@ class Hooks:
         if self._dropped.bit_count() == 1:  # 1, 2, 4, ...: a slow hook must not fill the log
             log.error("%s is too slow: %d of its calls were dropped", callback.location, self._dropped)
 
-    async def call_all(self, event: Event) -> None:
+    async def call_all(self, event: HookName) -> None:
         """Call the functions of a start or a stop, one after the other."""
         for callback in self._life_cycle.of(event):
             await self._call(callback)

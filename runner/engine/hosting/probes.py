@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from runner.engine.exporter import collect_runner, collect_shards
 from runner.engine.exposition import exposition
 from runner.engine.hosting.otel import export_metrics
 from runner.engine.hosting.probe_server import Answer, ProbeServer, Reply
 from runner.engine.hosting.service_manager import ServiceManager
 from runner.engine.lease import watchdog
 from runner.engine.runner import Engine
+from runner.engine.runner_collector import collect_runner, collect_shards
 from runner.errors import InvalidSettings
 from runner.text.formatting import age
 from runner.text.sanitize import one_line

@@ -31,7 +31,6 @@ from runner.store.claim.plain import (
     HELD_COLUMNS,
     HOLDS,
     LIMIT,
-    RUNNER_ID,
     Claimant,
     HandlerDefaults,
     claim_update,
@@ -269,7 +268,7 @@ class _Claim:
 def _prepared(
     tables: Tables, driver: sa.Dialect, among: str, order: ClaimOrder = STRICT, selection: tuple[str, ...] = ()
 ) -> Prepared:
-    dialect, scope = DIALECTS[driver.name], ClaimScope(tables, RUNNER_ID, HOLDS, selection)
+    dialect, scope = DIALECTS[driver.name], ClaimScope(tables, HOLDS, selection)
     several = among in ("lanes", "suspects")
     lane = open_lanes(dialect.rows("lane", LIMITED_COLUMNS), scope, several=several)
     match among:

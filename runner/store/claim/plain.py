@@ -185,7 +185,7 @@ def first_due_statement(
     suspects: bool = False,
 ) -> sa.Select[Any]:
     """Return the statement of `first_due`; for the arguments see `claim_statement`."""
-    scope = ClaimScope(tables, RUNNER_ID, HOLDS, selection)
+    scope = ClaimScope(tables, HOLDS, selection)
     lane = open_lanes(dialect.rows("lane", HELD_COLUMNS), scope, several=True)
     row = tables.task.alias("due")
     if suspects:
@@ -298,7 +298,7 @@ def claim_with_lanes(
     Args:
         named: True to name the returned columns after the fields of Claimed.
     """
-    scope = ClaimScope(tables, RUNNER_ID, selection=selection)
+    scope = ClaimScope(tables, selection=selection)
     lane = open_lanes(dialect.rows("lane", LANE_COLUMNS), scope, several=among != "lane")
     match among:
         case "lane":

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from runner.db.database import Database
 from runner.db.migrations.apply import ensure
 from runner.db.transaction import Transaction
-from runner.engine.exporter import gauge, gauges, histograms
 from runner.engine.exposition import Family, MetricKind
+from runner.engine.runner_collector import gauge, gauges, histograms
 from runner.errors import StoreError
 from runner.policy.buckets import ExportedTimes
 from runner.policy.histogram import Times
