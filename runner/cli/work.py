@@ -81,11 +81,12 @@ DOCUMENTS = (JsonLine,)
 """With --log-format json, the command writes one such line per record."""
 
 
-def work(
+def work(  # noqa: PLR0913 - the options of the command
     *,
     handlers: Modules = (),
     until_idle: bool = False,
     until_none_due: bool = False,
+    max_tasks: int | None = None,
     reload: bool = False,
     pdb: bool = False,
     server: str | None = None,
@@ -101,6 +102,7 @@ def work(
         handlers: A module that defines handlers; may be repeated.
         until_idle: Exit when none of its tasks runs, is due, or waits for a retry.
         until_none_due: Exit when none of its tasks runs or is due; retries remain.
+        max_tasks: Drain and exit after so many attempts, before leaked memory adds up.
         reload: Start again when a Python file below the current directory changes.
         pdb: Run the due tasks one at a time, and open the debugger where a handler fails.
         server: The address of a runner serve to pull tasks from, in the place of a database.
@@ -108,6 +110,10 @@ def work(
         connection: The database.
     """
     ends = until_idle or until_none_due
+    if max_tasks is not None and max_tasks < 1:
+        raise InvalidInput(why=f"--max-tasks is {max_tasks}; it must be at least 1")
+    if max_tasks is not None and (server is not None or pdb):
+        raise InvalidInput(why="--max-tasks does not apply with --server or --pdb; leave it out")
     if reload:
         from runner.cli.reload import own_command, supervise
 
@@ -128,7 +134,7 @@ def work(
     try:
         if server is not None:
             return _work_for(server, settings, registry, ends)
-        return run_process(run(settings, registry, until_idle=ends, leaves_retries=until_none_due))
+        return run_process(run(settings, registry, until_idle=ends, leaves_retries=until_none_due, max_tasks=max_tasks))
     finally:
         if why := release_stdout():
             log.warning("the last lines that handlers printed are lost: standard output: %s", why)

@@ -7,14 +7,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from runner.client.client import connect
-from runner.engine.events import InterruptIgnored
+from runner.engine.events import AttemptsEnded, InterruptIgnored
 from runner.engine.forced_end import ForcedEnd, exit_now
 from runner.engine.hosting.event_loop import EventLoopBroken, HiddenTasks, require_unpatched, run_contained
 from runner.engine.hosting.process_state import ProcessState, StateGuard
@@ -80,6 +80,7 @@ async def work(
     *,
     until_idle: bool = False,
     leaves_retries: bool = False,
+    max_tasks: int | None = None,
     service: "Service | None" = None,
 ) -> int:
     """Run a runner until a signal or, with `until_idle`, until no work is left.
@@ -90,6 +91,7 @@ async def work(
     Args:
         until_idle: stop when nothing is due or will be retried.
         leaves_retries: with `until_idle`, stop although tasks will be retried.
+        max_tasks: drain after so many attempts; None for no limit.
         service: hands the tasks to executors that pull over HTTP; None runs them here.
 
     Returns:
@@ -106,6 +108,8 @@ async def work(
             tune_interpreter(settings)
             guard = StateGuard(ProcessState(), lambda: _started(runner))
             prepare = partial(_prepare, guard, leaves_retries)
+            if max_tasks is not None:
+                prepare = partial(_prepare_with_end, prepare, AttemptCount(max_tasks, runner.stop))
             for part in runner.parts:
                 prepare(part)
             runner.on_new = prepare
@@ -143,6 +147,30 @@ def _prepare(guard: StateGuard, leaves_retries: bool, runner: Engine) -> None:
         runner.watchdog.keeper = KeeperProcess(runner.settings, EVERY, LONGEST_BLOCK)
     runner.watchdog.on_broken = end_broken
     runner.worker.buffer.before_write, runner.watchdog.on_response = guard.after, guard.check
+
+
+class AttemptCount:
+    """Drains a process after a number of attempts, before the memory that its handlers leak adds up.
+
+    Args:
+        most: the number.
+        stop: drains the process.
+    """
+
+    def __init__(self, most: int, stop: Callable[[], object]) -> None:
+        self._left, self._stop = most, stop
+
+    def add(self, event: AttemptsEnded) -> None:
+        """Count attempts that have ended."""
+        before, self._left = self._left, self._left - len(event.attempts)
+        if before > 0 >= self._left:
+            log.info("draining, because the attempts of --max-tasks have ended", extra={"event": "draining"})
+            self._stop()
+
+
+def _prepare_with_end(prepare: Callable[[Engine], None], count: AttemptCount, runner: Engine) -> None:
+    prepare(runner)
+    runner.events.subscribe(AttemptsEnded, count.add)
 
 
 def _log_later(runner: "Engine | ShardEngines") -> None:

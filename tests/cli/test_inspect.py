@@ -343,6 +343,7 @@ def test_a_runner_is_listed_with_its_selection_and_its_polling(
 def test_a_runner_refuses_a_selection_without_handlers_before_it_claims(cli: Call, store: Store) -> None:
     answer = cli("work", "-H", "sample_handlers", "--except", "nothing.*")
     assert "'nothing.*': no handler matches it; the handlers are " in answer.err
+    assert "--max-tasks is 0; it must be at least 1" in cli("work", "-H", "sample_handlers", "--max-tasks", "0").err
     assert "it is not known; use fixed-rate" in cli("work", "-H", "sample_handlers", "--poll-mode", "fast").err
 
 

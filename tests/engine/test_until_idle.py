@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sa
 
+from runner.engine.events import AttemptsEnded
 from runner.engine.hosting import completion
 from runner.engine.hosting.completion import IDLE_EVERY, LONGEST_PAUSE
+from runner.engine.main import AttemptCount
 from tests.engine.harness import Harness, until
 
 
@@ -266,3 +268,25 @@ async def test_it_leaves_retries_if_it_runs_until_none_is_due(harness: Harness) 
     runner.leaves_retries = True
     assert await runner.run(until_idle=True)
     assert (tries, await harness.state(task), runner.completion.scheduled_count) == ([1], "waiting", 1)
+
+
+async def test_it_drains_after_a_number_of_attempts(harness: Harness) -> None:
+    started: list[int] = []
+    stopped = asyncio.Event()
+
+    @harness.handler("work")
+    async def work() -> None:
+        started.append(1)
+        if len(started) > 3:
+            await stopped.wait()
+
+    def stop() -> None:
+        runner.stop()
+        stopped.set()
+
+    tasks = [await harness.submit("work") for _ in range(9)]
+    runner = harness.runner(concurrency=1, prefetch=0)
+    runner.events.subscribe(AttemptsEnded, AttemptCount(3, stop).add)
+    assert await runner.run()
+    states = [await harness.state(task) for task in tasks]
+    assert (states.count("succeeded"), states.count("waiting")) == (4, 5)
