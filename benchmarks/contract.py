@@ -7,6 +7,7 @@
     worker       execute tasks until SIGTERM; the handler calls `record` with its arguments
     left         print the number of unfinished tasks for each line of input
     steps N      run a workflow of N durable steps, each committed; print the seconds from the first to the last one
+    flows N      start N workflows of one step one by one; print the seconds from the first start to the last end
 
 The environment names the database: BENCH_URL, a URL of PostgreSQL or the path of a SQLite file. `record` writes the
 file BENCH_FILE, which `read` reads: how often each task ran, and how long after its submit it started.
@@ -148,6 +149,10 @@ class Peer:
         """Run a workflow of durable steps that add one, and return its seconds. Most systems have none."""
         raise NotImplementedError
 
+    async def flows(self, count: int) -> float:
+        """Start workflows of one step, each committed, and run them in the same process; return the seconds."""
+        raise NotImplementedError
+
     async def left(self) -> int:
         """Count the tasks that are not finished and stored as such."""
         raise NotImplementedError
@@ -179,8 +184,9 @@ async def _run(peer: Peer, verb: str, numbers: list[int]) -> None:  # noqa: C901
                     await peer.submit_many([task(number) for number in range(first, min(first + CHUNK, count))])
             case ["paced", int(count), int(rate)]:
                 await _paced(peer, count, rate)
-            case ["steps", int(count)]:
-                start = time.monotonic() - await peer.steps(count)
+            case ["steps" | "flows", int(count)]:
+                seconds = await (peer.steps if verb == "steps" else peer.flows)(count)
+                start = time.monotonic() - seconds
             case ["worker"]:
                 await peer.work()
             case ["left"]:

@@ -55,6 +55,12 @@ def steps(rig: Rig, sizes: Sizes) -> Measurement:
     return Measurement({"rate": count / rig.call("steps", count)})
 
 
+def flows(rig: Rig, sizes: Sizes) -> Measurement:
+    """Start and run workflows of one step."""
+    count = min(sizes.tasks, MOST_SINGLE)
+    return Measurement({"rate": count / rig.call("flows", count)})
+
+
 def drain(rig: Rig, sizes: Sizes, *, workers: int, pinned: bool = False) -> Measurement:
     """Execute a backlog, from the first start until the database has no unfinished task."""
     with rig.old_snapshot() if pinned else nullcontext():
@@ -112,5 +118,6 @@ def parts(sizes: Sizes) -> dict[str, Part]:
         "latency": partial(paced, rate=SLOW, count=min(sizes.tasks, MOST_PACED)),
         **{name: partial(paced, rate=int(name.removeprefix("load")), count=count) for name, count in loads.items()},
         "steps": steps,
+        "flows": flows,
         "pinned": partial(drain, workers=1, pinned=True),
     }

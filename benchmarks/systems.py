@@ -58,7 +58,7 @@ SYSTEMS = {
         System(
             "huey", "Huey", "sqlite", "huey.py", ("huey==3.5.4",), most=20_000, note="no bulk submit; runs at most once"
         ),
-        System("dbos", "DBOS", "postgresql", "dbos.py", ("dbos==3.4.0",), note="only the part `steps`"),
+        System("dbos", "DBOS", "postgresql", "dbos.py", ("dbos==3.4.0",), note="only the parts `steps` and `flows`"),
         System("loop", "loop without features", "postgresql", "loop.py", note="500 tasks per claim"),
     )
 }

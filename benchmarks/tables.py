@@ -37,6 +37,7 @@ COLUMNS = (
     ),
     Column("8,000/s reached", "load8000", "reached", 2),
     Column("steps /s", "steps", "rate"),
+    Column("workflows /s", "flows", "rate"),
     Column("old snapshot /s", "pinned", "rate"),
     Column("CPU per task, us", "drain1", "cpu", 1),
     Column("memory, MiB", "drain1", "memory"),

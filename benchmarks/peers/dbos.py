@@ -1,4 +1,4 @@
-"""DBOS: one workflow with many steps, with its defaults. It has no part in the other measurements."""
+"""DBOS: one workflow with many steps, and many with one, with its defaults. It has no part in other measurements."""
 
 import time
 
@@ -22,6 +22,13 @@ async def flow(count: int) -> float:
     return time.monotonic() - start
 
 
+@DBOS.workflow()
+async def small(number: int) -> int:
+    """Run one step."""
+    result: int = await add(number)
+    return result
+
+
 class Dbos(Peer):
     """A process with DBOS."""
 
@@ -38,6 +45,14 @@ class Dbos(Peer):
         """Run one workflow."""
         seconds: float = await flow(count)
         return seconds
+
+    async def flows(self, count: int) -> float:
+        """Start workflows one by one, and wait for their ends."""
+        start = time.monotonic()
+        handles = [await DBOS.start_workflow_async(small, number) for number in range(count)]
+        for handle in handles:
+            await handle.get_result()
+        return time.monotonic() - start
 
 
 if __name__ == "__main__":

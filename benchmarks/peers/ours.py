@@ -1,5 +1,6 @@
 """This project, with the settings that users get. SUBMIT=blocking submits single tasks without an event loop."""
 
+import asyncio
 import os
 import sys
 import time
@@ -81,6 +82,26 @@ class Ours(Peer):
         await handler.submit_async()
         await Engine(self.settings, {handler.name: handler}).run(until_idle=True)
         return seconds[0]
+
+    async def flows(self, count: int) -> float:
+        """Submit tasks of one step one by one, while a runner executes them."""
+        ended, start = asyncio.Semaphore(0), time.monotonic()
+
+        async def small(ctx: Context, number: int) -> int:
+            ctx.after_settle(lambda _: ended.release())
+            return await ctx.step("add", add, number)
+
+        handler: TaskHandler[..., Any, Any] = TaskHandler("small", small)
+        runner = Engine(self.settings, {handler.name: handler})
+        running = asyncio.ensure_future(runner.run())
+        for number in range(count):
+            await handler.submit_async(number=number)
+        for _ in range(count):
+            await ended.acquire()
+        seconds = time.monotonic() - start
+        runner.stop()
+        await running
+        return seconds
 
     async def left(self) -> int:
         """Count the live tasks."""

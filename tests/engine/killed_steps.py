@@ -33,7 +33,7 @@ from runner.engine.periodic.signal_look import SignalLook
 from runner.engine.settling.dependency_resolver import DependencyResolver
 from runner.engine.slots import Running, Slots
 from runner.engine.stuck_rows import StuckRows
-from runner.errors import TaskFailed
+from runner.errors import DatabaseUnavailable, TaskFailed
 from runner.handlers.registry import Handler, Options
 from runner.handlers.steps import StepCall, Suspension
 from runner.model.outcome import Dead, Done, Outcome, Retry
@@ -240,6 +240,8 @@ class Process:
         if not self._pid:
             try:
                 os._exit(ENDED if asyncio.run(work(self._begin)) else GOES_ON)
+            except DatabaseUnavailable:  # a busy machine; the next process continues
+                os._exit(GOES_ON)
             except BaseException:
                 sys.excepthook(*sys.exc_info())
                 os._exit(1)
