@@ -3,7 +3,9 @@
 import asyncio
 import re
 import shlex
+import subprocess
 from datetime import UTC
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,10 @@ from runner.cli.app import run as run_command
 from runner.cli.exit_codes import Exit, exit_code_of
 from runner.filter.parse import parse_filter
 from tests import shop
-from tests.pages import DOCS, blocks, documented_commands, python
+from tests.conftest import on_sqlite
+from tests.pages import DOCS, RUNNER, blocks, documented_commands, follow, python, shell_environment
+
+__all__ = ["shell_environment"]
 
 MODULES = ("beyond-one-machine", "chunks", "long-tasks", "monitor", "schedules", "workflows")
 
@@ -78,28 +83,120 @@ def test_every_documented_command_is_valid(command: str) -> None:
 WITH_FILTER = ("tasks", "retry", "terminate", "delay")
 """The verbs whose first argument is a filter or a task id."""
 
-ELSEWHERE = ("-H", "--follow", "--listen", "--install-completion", "alerts test", "bench", "demo", "check --against")
-"""Words of commands that need handlers, a receiver or a terminal, or do not end: other tests run these."""
+ELSEWHERE = ("--follow", "--install-completion", "--pdb", "alerts test", "bench", "demo", "submit source.tree")
+"""Words of commands that need a receiver or a terminal, do not end, or take minutes: other tests run these."""
 
-ENDS = {Exit.OK, Exit.NOT_FOUND, Exit.CONFLICT, Exit.FIRING}
+WITH_HANDLERS = re.compile("-H |--listen|--against")
+"""The commands that run in a folder with handlers."""
 
-OF_THE_SHOP = re.compile("--yes|does not exist|no runner ever had|cannot be written as SQL|before the first task|wrong")
-"""Other ends because of the tasks of the shop: `check` finds its outage, and ids and names of the pages are missing."""
+HAPPENED = {"/srv/tasks": "tasks", "--profile prod ": "", "--at 03:12": "--at 'yesterday 03:12'"}
+"""Parts of commands, and those of a shop that began within the last hour."""
+
+ENDS = {
+    "alerts": (Exit.FIRING, "SEVERITY"),
+    "alerts silence handler-failing:pay": (Exit.BAD_INPUT, "runner: Invalid input: no runner ever had handler pay."),
+    "check": (Exit.ERROR, ""),
+    "check --json": (Exit.ERROR, "{"),
+    "edit 1042 --requeue": (Exit.BAD_INPUT, "runner: This change cannot be written as SQL: task 1042: it is waiting"),
+    "edit 4 --requeue": (Exit.CONFLICT, "edit: 0 changed, 1 skipped"),
+    "edit 4711 --priority 9 --version 7": (Exit.CONFLICT, "runner: Task 4711 has changed since you loaded version 7"),
+    "edit 4711 --priority 9 --version 7 --sql": (Exit.BAD_INPUT, "runner: This change cannot be written as SQL"),
+    "edit 4711 --requeue": (Exit.CONFLICT, "edit: 0 changed, 1 skipped"),
+    "restore 1042": (Exit.NOT_FOUND, ""),
+    "retry 1 --reason": (Exit.CONFLICT, "retry: 0 changed, 1 skipped"),
+    "retry 3 --reason": (Exit.CONFLICT, "retry: 0 changed, 1 skipped"),
+    "retry state:dead --url sqlite:///case.db": (Exit.DATABASE, "runner: The SQLite file"),
+    "rewind 12 --to 3": (Exit.CONFLICT, "rewind: 0 changed, 1 skipped"),
+    "rewind 17 --step ship": (Exit.CONFLICT, "task 17: it is running"),
+    "schedules run close-the-day": (Exit.NOT_FOUND, "runner: Schedule 'close-the-day' does not exist."),
+    "show 1042 --archive": (Exit.NOT_FOUND, "runner: Task 1042 does not exist"),
+    "tasks queue:mail --at": (Exit.BAD_INPUT, "runner: Invalid input"),
+    "tasks state:running --at": (Exit.BAD_INPUT, "runner: Invalid input"),
+    "undo --group 1f2e3d4c": (Exit.BAD_INPUT, "runner: Invalid input: change group '1f2e3d4c' does not exist"),
+    "undo 812": (Exit.BAD_INPUT, "runner: Invalid input: change 812 does not exist"),
+    "why 4711 --at": (Exit.BAD_INPUT, "runner: Invalid input"),
+    "workflow 1": (Exit.NOT_FOUND, "runner: Workflow 1 does not exist"),
+}
+"""The ends that are not a success, by the beginning of a command: its exit code and first line. The ids and names of
+the pages belong to other tasks in the shop, or to none, and `check` finds its outage. The longest beginning counts."""
+
+
+def in_order(commands: list[str]) -> list[str]:
+    """The commands, sorted, and those that delete after the others."""
+    return sorted(commands, key=lambda command: ("delete" in command, command))
 
 
 @pytest.mark.slow
-def test_every_documented_command_runs_in_a_shop(
+def test_every_documented_command_ends_as_expected_in_a_shop(
     tmp_path: Path, alone: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asyncio.run(shop.main(tmp_path / "shop.db"))
     monkeypatch.setenv("TASKTUI_URL", f"sqlite:///{tmp_path / 'shop.db'}")
-    failed = []
-    for command in documented_commands():
-        if any(words in command for words in ELSEWHERE):
+    failed, unused = [], set(ENDS)
+    for command in in_order(documented_commands()):
+        if any(words in command for words in ELSEWHERE) or WITH_HANDLERS.search(command):
             continue
-        words = shlex.split(command.replace("/srv/tasks", "tasks").replace("--profile prod ", ""))
-        code = exit_code_of(lambda words=words: run_command(words))  # type: ignore[misc]
-        said = "".join(capsys.readouterr())
-        if code not in ENDS and not OF_THE_SHOP.search(said):
-            failed.append(f"{command}: {code}\n{said}")
+        text = command
+        for part, happened in HAPPENED.items():
+            text = text.replace(part, happened)
+        code = exit_code_of(partial(run_command, shlex.split(text)))
+        output = "".join(capsys.readouterr()).strip()
+        beginning = max((each for each in ENDS if command.startswith(each) and code), key=len, default="")
+        expected, line = ENDS.get(beginning, (Exit.OK, ""))
+        unused.discard(beginning)
+        if code != expected or not output.startswith(line) or not output:
+            failed.append(f"{command}: {code!r}\n{output}")
     assert not failed, "\n".join(failed)
+    assert not unused
+
+
+MODULES_OF_PAGES = {
+    "shop/__init__.py": ("pay", "shop.order"),
+    "shop/tasks.py": ("report.daily", "report.weekly", "cleanup"),
+    "coupons.py": ("coupons.send",),
+    "mail.py": ("mail.welcome",),
+    "tasks.py": ("shop.charge",),
+}
+"""Handlers by file of a reader."""
+
+SHORT = {"127.0.0.1:9464": "127.0.0.1:0", "127.0.0.1:9465": "127.0.0.1:0", "--initial-delay 30s": "--initial-delay 1s"}
+
+
+@pytest.mark.slow
+@on_sqlite
+def test_every_documented_command_with_handlers_runs_and_ends(
+    tmp_path: Path, shell_environment: dict[str, str]
+) -> None:
+    follow("runner migrate", tmp_path, shell_environment)
+    for name, handlers in MODULES_OF_PAGES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        defined = [
+            f"\n@handler({name!r})\ndef run_{number}(order: int = 1): ..." for number, name in enumerate(handlers)
+        ]
+        (tmp_path / name).write_text("\n".join(["from runner import handler", *defined]))
+    commands = [command for command in documented_commands() if WITH_HANDLERS.search(command)]
+    commands = [command for command in commands if not any(words in command for words in ELSEWHERE)]
+    assert len(commands) >= 15
+    for command in commands:
+        text = command
+        for long, short in SHORT.items():
+            text = text.replace(long, short)
+        if text.startswith("metrics"):
+            serve_and_stop(text, tmp_path, shell_environment)
+        else:
+            output = follow(f"runner {text}", tmp_path, shell_environment)
+            expected = {"work": "stopped: ", "submit": "Submitted task ", "check": "No tasks are waiting"}[text.split()[0]]
+            assert expected in output, f"{command}\n{output}"
+
+
+def serve_and_stop(command: str, folder: Path, environment: dict[str, str]) -> None:
+    """Start a command that serves until a signal comes, and stop it when it listens."""
+    program = [RUNNER, *shlex.split(command)]
+    with subprocess.Popen(program, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        try:
+            assert any("listening" in line for line in process.stderr)
+        finally:
+            process.terminate()
+        process.stderr.read()
+        assert process.wait() == 0
