@@ -1,5 +1,6 @@
-"""Check the built site: it loads nothing from other hosts, and its examples are code."""
+"""Check the built site: it loads nothing from other hosts, examples are code, and the search knows other words."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -11,6 +12,12 @@ LOADED = re.compile(
 IN_STYLES = re.compile(r"""(?:@import|url\()\s*["']?(?:https?:)?//""")
 EXAMPLES = 10
 """The docstrings with examples, at least."""
+
+SOUGHT = (
+    *("worker", "job", "cron", "periodic", "dead letter", "workflow", "DAG", "idempotent", "autoscaling", "Docker"),
+    *("Flask", "beat", "broker", "canvas", "countdown", "exactly once", "Kubernetes", "result backend", "revoke"),
+)
+"""Words that people type into the search."""
 
 PROMPT = re.compile(r"<p>(?:<[^>]+>)*(?:&gt;){3}|<blockquote>\s*<blockquote>")
 
@@ -29,6 +36,9 @@ def main() -> None:
     found += [
         f"{style}: loads from another host" for style in SITE.rglob("*.css") if IN_STYLES.search(style.read_text())
     ]
+    index = json.loads((SITE / "search" / "search_index.json").read_text())["docs"]
+    texts = " ".join(f"{section['title']} {section['text']}" for section in index).lower()
+    found += [f"the search finds no page for {word!r}" for word in SOUGHT if word.lower() not in texts]
     examples = sum(page.read_text().count("Examples:</span>") for page in pages)
     if not pages or examples < EXAMPLES:
         found.append(f"{len(pages)} pages, {examples} examples")

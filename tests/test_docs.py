@@ -304,6 +304,7 @@ documented.import_file.submit(path="/tmp", item={"name": "x"}, since=datetime.no
 documented.sync.submit("berlin")
 documented.crunch.options(key="last").submit(rows=3)
 documented.pay.submit(order=7)
+documented.pay_now.submit(order=7)
 documented.count.submit(order=7)
 documented.import_file.options(key="stock").submit(path="/tmp", item={"name": "y"})
 documented.ordered(9)
@@ -337,6 +338,7 @@ def test_the_documented_handlers_work(tmp_path: Path, shell_environment: dict[st
         ("shop.sync", "dead", None),
         ("shop.crunch", "succeeded", "3"),
         ("shop.pay", "succeeded", None),
+        ("shop.pay_now", "succeeded", None),
         ("shop.count", "succeeded", "1"),
         ("shop.import", "succeeded", '{"path":"/tmp","item":"y"}'),
         ("shop.charge", "succeeded", '"charged 5 for order 9"'),
