@@ -86,6 +86,8 @@ class SettleBuffer:
         self._answered = False
         """True if a heartbeat was written since the last error."""
         self._closing = False
+        self._may_be_awaited = False
+        """True unless the last batch saw that no task depends on another one: then outcomes wait for each other."""
         self._back_off = BackOff()
         self._session_ends = SessionEnds()
         self._apart: dict[Claim, tuple[Settling, RowFault]] = {}
@@ -126,7 +128,7 @@ class SettleBuffer:
                     await self._write_next()
                 if not self._items:
                     self._idle.set()
-                elif self._timer is None or self._closing or self._fills_batch:
+                elif self._timer is None or self._closing or self._fills_batch or self._may_be_awaited:
                     self._ready.set()
 
     def _end_linger(self) -> None:
@@ -233,6 +235,7 @@ class SettleBuffer:
         self.stalled = False
         self._back_off.reset()
         self._session_ends.reset()
+        self._may_be_awaited = not settled.saw_none
         self._finish(batch, settled, faults)
 
     def _concerns_rows(self, error: StoreError) -> bool:
