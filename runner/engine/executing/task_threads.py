@@ -50,7 +50,7 @@ class TaskThreads(ThreadPoolExecutor):
         call = ThreadCall(self, asyncio.get_running_loop(), function, end)
         self._work_queue.put(cast("Any", call))
         self._adjust_thread_count()
-        return call.body
+        return call.future
 
     def ended(self, call: "ThreadCall", result: ContainedCall) -> None:
         """Report an end, in the thread of the function."""
@@ -64,8 +64,8 @@ class TaskThreads(ThreadPoolExecutor):
         self._wakes = False  # first: a thread that ends from now on schedules the next look
         while self._ends:
             call, result = self._ends.popleft()
-            if not call.body.done():
-                call.body.set_result(result)
+            if not call.future.done():
+                call.future.set_result(result)
             call.end()
 
     def _adjust_thread_count(self) -> None:
@@ -88,7 +88,7 @@ class TaskThreads(ThreadPoolExecutor):
 class ThreadCall:
     """A call of a function, in the place of a work item of the pool."""
 
-    __slots__ = ("_function", "_pool", "body", "end", "loop")
+    __slots__ = ("_function", "_pool", "end", "future", "loop")
 
     def __init__(
         self,
@@ -98,12 +98,8 @@ class ThreadCall:
         end: Callable[[], object],
     ) -> None:
         self._pool, self.loop, self._function, self.end = pool, loop, function, end
-        self.body: asyncio.Future[ContainedCall] = loop.create_future()
-
-    @property
-    def future(self) -> "asyncio.Future[ContainedCall]":
-        """What `shutdown` of the pool cancels."""
-        return self.body
+        self.future: asyncio.Future[ContainedCall] = loop.create_future()
+        """Its end, which `shutdown` of the pool cancels if no thread has begun the call."""
 
     def run(self, *_: object) -> None:
         """Call the function. Python 3.14 passes the context of its thread."""
