@@ -88,10 +88,11 @@ class Targets:
         return tasks[0] if len(tasks) == 1 else None
 
     def pause_target(self, kind: PauseKind) -> PauseTarget | None:
-        """Return the selected queue or handler; None unless there is exactly one."""
-        name, task = (self.queue if kind is PauseKind.QUEUE else self.handler)(), self.task()
-        if name is None and task is not None:
-            name = task.queue if kind is PauseKind.QUEUE else task.handler
+        """Return the selected queue or handler, or that of all selected tasks; None unless there is exactly one."""
+        name = (self.queue if kind is PauseKind.QUEUE else self.handler)()
+        of_tasks = {task.queue if kind is PauseKind.QUEUE else task.handler for task in self.tasks()}
+        if name is None and len(of_tasks) == 1:
+            (name,) = of_tasks
         return PauseTarget(kind, name) if name is not None else None
 
 

@@ -5,7 +5,19 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from runner.operations.pause import PauseKind
-from tasktui.actions import alerts, breaker, edit, new_task, queues, runners, schedule, shard_plan, task_question, undo
+from tasktui.actions import (
+    alerts,
+    breaker,
+    each_queue,
+    edit,
+    new_task,
+    queues,
+    runners,
+    schedule,
+    shard_plan,
+    task_question,
+    undo,
+)
 from tasktui.actions.action import Action, ActionTarget, Targets
 from tasktui.actions.question import Dialog
 from tasktui.session.session import Session
@@ -52,7 +64,7 @@ DIALOGS: Mapping[str, Ask] = {
 def in_shards(
     action: Action, session: ShardsSession, parts: Mapping[str, Targets]
 ) -> Coroutine[Any, Any, Dialog] | None:
-    """The dialog of an action on tasks in several shards; None for another action.
+    """The dialog of an action on tasks, a queue or a handler in several shards; None for another action.
 
     Args:
         parts: the targets in each shard, by its name.
@@ -60,4 +72,6 @@ def in_shards(
     parts = {each.name: parts[each.name] for each in session.shards if each.name in parts}
     if action.name == "edit":
         return edit.ask_in_shards(action, session, parts)
+    if action.target in (ActionTarget.QUEUE, ActionTarget.HANDLER) and action.name != "submit":
+        return each_queue.ask_in_each(action, session, parts, DIALOGS[action.name])
     return shard_plan.ask_in_shards(action, session, parts) if action.target is ActionTarget.TASKS else None

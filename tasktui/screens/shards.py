@@ -13,6 +13,7 @@ from runner.queries.counts import QueueCounts, QueueTotals, queue_totals
 from runner.queries.overview import Overview
 from runner.text import formatting
 from runner.text.sanitize import count_noun
+from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
 from tasktui.data.shards import OverviewReader, ShardOverviews, problems
 from tasktui.panels.overview import alert_row
@@ -26,6 +27,7 @@ from tasktui.screens.tasks import TasksScreen
 from tasktui.session.databases import FIRST
 from tasktui.session.session import Session
 from tasktui.session.shard_reads import ShardReads
+from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import HELD, Table
@@ -94,18 +96,19 @@ class ShardsScreen(LiveScreen):
         "SHARDS has a row for each shard and their total; enter on a shard brings it to the front, as d and :db do. A "
         "shard without an answer is unknown, and the total is then partial. QUEUES has the sum of each queue over the "
         "shards, and one figure for each shard; s chooses the figure. Counts stop at 10,000 in each shard (10,000+). "
-        "Tab moves between both lists; enter on a queue lists its tasks in all shards. A pause needs one shard."
+        "Tab moves between both lists; enter on a queue lists its tasks in all shards, P and M act on it in each."
     )
     OPENS = "open"
     AUTO_FOCUS = "#shards"
     BINDINGS: ClassVar[list[BindingType]] = [
+        *action_bindings(ActionTarget.QUEUE),
         Binding("s", "figure", "Figure by shard"),
         Binding("tab", "app.focus_next", "Shards, queues", key_display="tab"),
     ]
 
     def __init__(self) -> None:
-        super().__init__()
-        self._figure = 0
+        super().__init__(Targets(queue=self._queue, by_shard=self._by_shard))
+        self._figure, self._shards_of = 0, dict[str, list[str]]()
         self._reads = ShardReads[Overview]()
         self._readers: dict[str, OverviewReader] = {}
         self._complete = False
@@ -133,6 +136,7 @@ class ShardsScreen(LiveScreen):
     def show(self, snapshot: Any) -> None:
         """Show the shards and the queues."""
         data: ShardOverviews = snapshot
+        self._shards_of = {queue: [*shards] for queue, shards in data.queues.items()}
         if not self._complete:  # The second read counts further.
             self._complete = True
             self.feed.hurry()
@@ -159,6 +163,14 @@ class ShardsScreen(LiveScreen):
         """Show the next figure of each queue by shard."""
         self._figure = (self._figure + 1) % len(FIGURES)
         self.redraw()
+
+    def _queue(self) -> str | None:
+        queues = self.query_one("#queues", Table)
+        return queues.cursor if self.focused is queues else None
+
+    def _by_shard(self) -> Mapping[str, Targets]:
+        queue = self._queue()
+        return dict.fromkeys(self._shards_of.get(queue or "", ()), Targets(queue=lambda: queue))
 
     @on(Table.Selected)
     def _open_row(self, event: Table.Selected) -> None:

@@ -14,7 +14,11 @@ import pytest
 from runner.db.database import Database
 from runner.errors import DatabaseUnavailable
 from runner.model.task import State
+from runner.operations.pause import PauseKind, PauseTarget
+from runner.operations.results import Actor
+from runner.operations.resume import resume
 from runner.queries.audit import audit
+from runner.queries.registries import pauses
 from runner.queries.runners import runners
 from runner.settings import Settings
 from runner.settings.shards import shard_settings
@@ -213,6 +217,30 @@ async def test_a_key_acts_in_the_shard_of_the_row_and_on_marks_in_each_shard(pro
         for name, number in (("eu", 3), ("us", 1)):
             entries = await databases[name].read(audit, change_group=group[1])
             assert len(entries) == number
+
+
+async def test_a_queue_is_paused_and_limited_in_each_of_its_shards(profile: Sharded) -> None:
+    async with filled(profile) as databases, console_of(profile) as operator:
+        await operator.sees(" total ")
+        await operator.press("P")
+        await operator.sees_notice("Pause applies to one queue: select one")
+        await operator.press("tab")
+        await operator.until(lambda: operator.screen.query_one("#queues").cursor == "mail")
+        await operator.press("P")
+        await operator.sees("Pause queue mail in eu, us?", "None of its tasks start")
+        await operator.press("enter")
+        await operator.type("relay")
+        await operator.press("enter", "y", "enter")
+        await operator.sees_notice("us: Queue mail paused until")
+        for database in databases.values():
+            assert (await database.read(pauses)).queues["mail"].why == "relay"
+        await databases["us"].write(resume, PauseTarget(PauseKind.QUEUE, "mail"), Actor("ana", "desk-1"))
+        await operator.command("tasks queue:mail state:waiting")
+        await operator.sees("4 tasks")
+        await operator.press("space", "space", "space", "space", "P")
+        await operator.sees("Pause queue mail in us?", "eu is left out: it has this already")
+        await operator.press("escape", "M")
+        await operator.sees("Limit queue mail in eu, us?", "Concurrency")
 
 
 @EACH_PAIR
