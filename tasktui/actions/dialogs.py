@@ -1,8 +1,8 @@
 """The dialog of each action. The first screen does not need them: a key press imports this module."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from runner.operations.pause import PauseKind
 from tasktui.actions import (
@@ -19,16 +19,8 @@ from tasktui.actions import (
     undo,
 )
 from tasktui.actions.action import Action, ActionTarget, Targets
-from tasktui.actions.question import Dialog
-from tasktui.session.session import Session
+from tasktui.actions.question import Ask, Dialog
 from tasktui.session.shards import ShardsSession
-
-Ask: TypeAlias = Callable[[Action, Session, Targets], Dialog | Coroutine[Any, Any, Dialog] | None]
-"""Returns the dialog of an action, with the equivalent command line and SQL.
-
-It captures the targets when it is called. It returns a coroutine if the dialog needs data of the database, and None
-if nothing is selected.
-"""
 
 DIALOGS: Mapping[str, Ask] = {
     "retry": task_question.ask_about_tasks,

@@ -2,22 +2,18 @@
 
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from runner.errors import RunnerError
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.each_shard import in_databases
-from tasktui.actions.question import Dialog, Question
+from tasktui.actions.question import Ask, Dialog, Question
 from tasktui.messages import Notice, Tone
 from tasktui.render.render import content, line
 from tasktui.session.session import Session
 from tasktui.session.shards import ShardsSession
 
-if TYPE_CHECKING:
-    from tasktui.actions.dialogs import Ask
 
-
-async def ask_in_each(action: Action, session: ShardsSession, parts: Mapping[str, Targets], ask: "Ask") -> Dialog:
+async def ask_in_each(action: Action, session: ShardsSession, parts: Mapping[str, Targets], ask: Ask) -> Dialog:
     """Ask once for the same change in each shard; one that has it already, or gives no answer, is left out.
 
     Args:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, Union
 from textual.content import Content
 
 from runner.operations.results import Result
-from tasktui.actions.action import ALL, Action, Confirmation
+from tasktui.actions.action import ALL, Action, Confirmation, Targets
 from tasktui.actions.as_command import ConsentSql
 from tasktui.messages import Notice, Tone
 from tasktui.render.rows import Part, Row
-from tasktui.session.session import Job
+from tasktui.session.session import Job, Session
 
 if TYPE_CHECKING:
     from runner.queries.task.detail import TaskDetail
@@ -109,6 +109,13 @@ class Question:
 
 Dialog: TypeAlias = Union[Question, "Form", "TaskDetail", Notice]
 """A confirmation, a form, a task for the edit form, or the reason why the action is impossible."""
+
+Ask: TypeAlias = Callable[[Action, Session, Targets], Dialog | Coroutine[Any, Any, Dialog] | None]
+"""Returns the dialog of an action, with the equivalent command line and SQL.
+
+It captures the targets when it is called. It returns a coroutine if the dialog needs data of the database, and None
+if nothing is selected.
+"""
 
 
 def result_notice(label: str, result: Result, undo: str = "8 Z undoes") -> Notice:

@@ -245,7 +245,7 @@ def _run(run: ScheduleRun, at: datetime, zone: tzinfo, longest: float, width: in
     retries = task.shown is Shown.RETRYING
     took = f"{task.attempt} of {task.max_attempts}" if retries and task.max_attempts else _length(seconds)
     bar = gauge([((seconds or 0.0) / longest if longest else 0.0, BAR_ROLES.get(task.shown, "spark"))], bar_of(width))
-    holder = f"{task.runner_id} on {line(task.host, 14)}" if task.runner_id is not None else ""
+    holder = f"{task.runner_id} ({line(task.host, 14)})" if task.runner_id is not None else ""
     serious = late is not None and late > LATE
     return fit(
         [
