@@ -44,6 +44,7 @@ class AnswerScreen(ModalDialog[T]):
         self._topic = topic
         self._reading = False
         self._answer: Any = None
+        self._error: Content | None = None
 
     async def read(self) -> object:
         """Read the answer; runs in a worker."""
@@ -84,20 +85,22 @@ class AnswerScreen(ModalDialog[T]):
 
     @on(SnapshotRead)
     def _show_answer(self, message: SnapshotRead) -> None:
-        self._answer = message.snapshot
+        self._answer, self._error = message.snapshot, None
         self.draw()
 
     def draw(self) -> None:
-        """Show the latest answer."""
+        """Show the latest answer, on which the keys act, below the error of a later read."""
         if self._answer is not None:
             width = max(NARROWEST, self.query_one("#answer").size.width)
-            answer = list(self.answer_lines(self._answer, width))
-            self._show(lines(answer))
+            error = [self._error, content("")] if self._error is not None else []
+            self._show(lines([*error, *self.answer_lines(self._answer, width)]))
             self.query_one(".dialog").border_subtitle = content(self.hint())
 
     @on(ReadFailed)
     def _show_error(self, message: ReadFailed) -> None:
-        self._show(content((f"{self.FAILING}\n", "bold dead"), block(str(message.error))))
+        self._error = content((f"{self.FAILING}\n", "bold dead"), block(str(message.error)))
+        self._show(self._error)
+        self.draw()
 
     def _show(self, text: Content) -> None:
         self._reading = False

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from textual.widgets import Input
 
 from runner.db.database import Database
+from runner.errors import DatabaseLocked
 from runner.filter.parse import parse_filter
 from runner.model.task import DependsOn, State
 from runner.operations.pause import PauseKind, PauseTarget, pause
@@ -16,6 +17,7 @@ from runner.queries.task_list.row import task_rows
 from runner.queries.why.why import why
 from tasktui.actions.remedy_key import remedy_keys
 from tasktui.dialogs.why import why_lines
+from tasktui.messages import ReadFailed
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_past, add_runner, ahead
 from tests.store.table import change, put
@@ -242,6 +244,8 @@ async def test_enter_opens_the_parent_task(database: Database, watch: Watch) -> 
         await operator.sees("waits for")
         await operator.press("w")
         await operator.sees("▸ It depends on task 900 fetch")
+        operator.screen.post_message(ReadFailed(DatabaseLocked(url="here", why="busy")))
+        await operator.sees("Cannot determine why", "▸ It depends on task 900 fetch")  # on which enter acts
         await operator.press("enter")
         await operator.until(lambda: operator.console.databases.opened.task.id == 900)
         await operator.sees("900  fetch")
