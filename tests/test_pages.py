@@ -103,7 +103,7 @@ ENDS = {
     "edit 4711 --priority 9 --version 7": (Exit.CONFLICT, "runner: Task 4711 has changed since you loaded version 7"),
     "edit 4711 --priority 9 --version 7 --sql": (Exit.BAD_INPUT, "runner: This change cannot be written as SQL"),
     "edit 4711 --requeue": (Exit.CONFLICT, "edit: 0 changed, 1 skipped"),
-    "restore 1042": (Exit.NOT_FOUND, "runner: "),
+    "restore 1042": (Exit.NOT_FOUND, "restored 0 tasks"),
     "retry 1 --reason": (Exit.CONFLICT, "retry: 0 changed, 1 skipped"),
     "retry 3 --reason": (Exit.CONFLICT, "retry: 0 changed, 1 skipped"),
     "retry state:dead --url sqlite:///case.db": (Exit.DATABASE, "runner: The SQLite file"),
