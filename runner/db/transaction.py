@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
 from inspect import CORO_CREATED, getcoroutinestate
+from time import monotonic
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -22,7 +23,7 @@ from runner.db.schema import Tables
 from runner.db.server_watch import answer_within
 from runner.db.statement import Prepared, Step, Steps, compiled_for
 from runner.db.types import db_now
-from runner.errors import Stage
+from runner.errors import DatabaseRefused, Stage
 
 if TYPE_CHECKING:
     from runner.db.round_trips import RoundTrips  # imports psycopg, which is optional
@@ -353,8 +354,13 @@ async def within_deadline(
     else:
         raw: Any = (await connection.get_raw_connection()).driver_connection
         interrupts = asyncio.ensure_future(_interrupt_after(seconds, raw))
+        began = monotonic()
         try:
             yield
+        except Exception as error:
+            if monotonic() < began + seconds or "interrupted" not in str(error):
+                raise
+            raise DatabaseRefused(why=f"it did not end within {seconds:g} s, and was interrupted") from error
         finally:
             interrupts.cancel()
 
