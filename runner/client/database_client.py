@@ -259,7 +259,7 @@ class Client:
 
     async def _open(self) -> "Database":
         from runner.db.database import Database
-        from runner.db.migrations.apply import accept
+        from runner.db.migrations.apply import accept, explaining_packages
         from runner.db.migrations.revisions import current_revision
         from runner.db.migrations.sequences import advance
 
@@ -270,7 +270,8 @@ class Client:
                 revision, late = await asyncio.to_thread(database.threads.look, partial(_tables_of, frame))
             except DatabaseRefused:
                 revision, late = None, []
-            revision = revision or await current_revision(database)  # which also explains why there is none
+            with explaining_packages():
+                revision = revision or await current_revision(database)  # which also explains why there is none
             if await accept(database, revision):
                 if revision is None:
                     log.warning("created the tables of the new database %s", database.url)

@@ -4,13 +4,15 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from tests.chaos.deployment import Deployment
-from tests.chaos.far_handlers import __name__ as handlers_module
 from tests.chaos.fleet import Fleet
 from tests.chaos.http_fleet import free_port
 from tests.chaos.work import MODULE
 from tests.programs import Program
 
 WORKERS = 2
+
+HANDLERS = "tests.chaos.far_handlers"
+"""Not imported here: a runner of another test has no cluster for them."""
 
 
 class DaskFleet(Fleet):
@@ -40,7 +42,7 @@ class DaskFleet(Fleet):
             process.wait()
 
     def start_runner(self, **environment: str) -> Program:
-        return super().start_runner(**{MODULE: handlers_module}, **environment)
+        return super().start_runner(**{MODULE: HANDLERS}, **environment)
 
     def revive(self) -> None:
         """Start a process for each one that has ended; workers end without their scheduler."""

@@ -1,6 +1,7 @@
 """Applying revisions: all pending ones in one transaction, in one process at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
@@ -52,9 +53,16 @@ async def upgrade(database: Installation) -> list[str]:
             await tx.connection.run_sync(_apply, tx.tables.prefix, tx.tables.metadata.schema, revisions)
         return list(revisions)
 
-    try:
+    with explaining_packages():
         return await database.write(verb)
-    except PackageMissing as error:  # an installation that only submits
+
+
+@contextmanager
+def explaining_packages() -> Iterator[None]:
+    """Name the creation of the tables in the error of a missing package, as an installation that only submits has it."""
+    try:
+        yield
+    except PackageMissing as error:
         fields = {**error.fields, "use": "creating the task tables", "instead": ", or run `runner migrate` elsewhere"}
         raise PackageMissing(**fields) from None
 
