@@ -59,7 +59,7 @@ async def upgrade(database: Installation) -> list[str]:
 
 @contextmanager
 def explaining_packages() -> Iterator[None]:
-    """Name the creation of the tables in the error of a missing package, as an installation that only submits has it."""
+    """Name the creation of the tables in the error of a package that only submits do not need."""
     try:
         yield
     except PackageMissing as error:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -14,6 +14,7 @@ from runner.db.types import db_now
 from runner.model.step import StepKind
 from runner.model.task import State
 from runner.queries.rows import as_text, from_row, readable
+from runner.queries.task_list.row import task_rows
 from runner.text import formatting
 from runner.text.document import Treatment
 from runner.text.redact import mask
@@ -143,10 +144,17 @@ class SignalRow:
 
 async def steps_of(tx: Transaction, id: int) -> list[StepRow]:
     """Read the last steps of a task, in the order in which they were written."""
-    table = tx.tables.step
-    statement = _rows(tx).where(table.c.task_id == id)
-    last = statement.order_by(table.c.at.desc(), table.c.number.desc()).limit(MOST_STEPS)
-    return [from_row(StepRow, row) for row in reversed((await tx.execute(last)).mappings().all())]
+    step, called = tx.tables.step, tx.tables.dependency.c
+    is_own = (called.task_id == step.c.task_id) & (called.step == step.c.name)
+    columns = *readable(tx, step.c), called.parent_id.label("child")
+    statement = (
+        sa.select(*columns).select_from(step.outerjoin(tx.tables.dependency, is_own)).where(step.c.task_id == id)
+    )
+    last = statement.order_by(step.c.at.desc(), step.c.number.desc()).limit(MOST_STEPS)
+    rows = [from_row(StepRow, row) for row in reversed((await tx.execute(last)).mappings().all())]
+    children = [row.child for row in rows if row.child is not None]
+    states = {task.id: task.state.value for task in await task_rows(tx, children)}
+    return [row if row.child is None else replace(row, child_state=states.get(row.child)) for row in rows]
 
 
 def waits_for(task: sa.Table, tables: Tables) -> sa.ColumnElement[Any]:
@@ -160,18 +168,6 @@ def waits_for(task: sa.Table, tables: Tables) -> sa.ColumnElement[Any]:
     ]
     is_later = is_state(task.c.state, State.WAITING) & (task.c.run_at > db_now())
     return sa.case((is_state(task.c.state, State.BLOCKED), first[0]), (is_later, first[1]))
-
-
-def _rows(tx: Transaction) -> sa.Select[Any]:
-    """Steps, and the tasks that they called."""
-    step, called = tx.tables.step, tx.tables.dependency.c
-    states = [
-        sa.select(table.c.state).where(table.c.id == called.parent_id).scalar_subquery()
-        for table in (tx.tables.task, tx.tables.history)
-    ]
-    is_own = (called.task_id == step.c.task_id) & (called.step == step.c.name)
-    child = (called.parent_id.label("child"), sa.func.coalesce(*states).label("child_state"))
-    return sa.select(*readable(tx, step.c), *child).select_from(step.outerjoin(tx.tables.dependency, is_own))
 
 
 async def signals_of(tx: Transaction, id: int) -> list[SignalRow]:
