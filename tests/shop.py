@@ -81,6 +81,15 @@ OLDEST = {"payments": 1560, "mail": 48, "images": 22, "search": 10, "reports": 1
 FAILING = {"payments.charge": 73, "payments.refund": 5}
 """Failed attempts per minute of the outage."""
 
+DEAD = 126
+"""Payments that died in the outage."""
+
+DEATHS = timedelta(seconds=12.8)
+"""The time between two of them."""
+
+LAST_ENDS = (timedelta(minutes=22.5), timedelta(minutes=21), timedelta(minutes=15.5))
+"""How long before the death the earlier attempts ended, by the plan 1m,5m,15m."""
+
 FIRST_RETRY = 7_603
 """The distance of the last waiting task from the first one that retries."""
 
@@ -335,7 +344,8 @@ async def _tasks(tx: Transaction, runners: list[int]) -> int:
     last = int(await tx.scalar(sa.select(sa.func.max(task.c.id))))
     past = []
     for nth in range(141):
-        queue, handler = ("payments", "payments.charge") if nth < 126 else ("webhooks", "hooks.deliver")
+        queue, handler = ("payments", "payments.charge") if nth < DEAD else ("webhooks", "hooks.deliver")
+        end = NOW - DEATHS * (DEAD - 1 - nth if nth < DEAD else nth)
         past.append(
             {
                 "id": last + 1 + nth,
@@ -343,13 +353,13 @@ async def _tasks(tx: Transaction, runners: list[int]) -> int:
                 "queue": queue,
                 "state": "dead",
                 "key": f"order-{88000 + nth}",
-                "attempt": 5,
-                "fence": 5,
-                "max_attempts": 5,
-                "finished_at": NOW - timedelta(seconds=10 * nth),
-                "submitted_at": NOW - timedelta(minutes=25),
-                "run_at": NOW - timedelta(minutes=3),
-                "claimed_at": NOW - timedelta(seconds=10 * nth + 30),
+                "attempt": len(LAST_ENDS) + 1,
+                "fence": len(LAST_ENDS) + 1,
+                "max_attempts": len(LAST_ENDS) + 1,
+                "finished_at": end,
+                "submitted_at": end - LAST_ENDS[0] - timedelta(seconds=31),
+                "run_at": end - timedelta(seconds=31),
+                "claimed_at": end - timedelta(seconds=30),
                 "error": error,
                 "runner_id": runners[0],
                 "host": "web-1",
@@ -404,7 +414,7 @@ def _failed_task(last: int, group: int, nth: int) -> int:
     """The task of an attempt: of the first group mostly one that retries, of the others a dead one."""
     if group == 0 and nth % 15:
         return last - FIRST_RETRY + nth
-    return last + 1 + nth // 15 % 126 if group == 0 else last + 130 + nth % 10
+    return last + DEAD - nth // 15 % DEAD if group == 0 else last + 130 + nth % 10
 
 
 async def _attempts(tx: Transaction, last: int) -> None:
@@ -416,7 +426,7 @@ async def _attempts(tx: Transaction, last: int) -> None:
                 {
                     "task_id": _failed_task(last, group, nth),
                     "fence": 200 + 10_000 * group + nth,
-                    "attempt": 1 + nth % 4,
+                    "attempt": len(LAST_ENDS) + 1 if group == 0 and nth % 15 == 0 else 1 + nth % 4,
                     "queue": queue,
                     "handler": handler,
                     "host": ("web-1", "web-2")[nth % 5 > 2],
@@ -428,14 +438,16 @@ async def _attempts(tx: Transaction, last: int) -> None:
                     "message": message,
                     "traceback": TRACEBACK if group < 2 else f"Traceback (most recent call last):\n{error}: {message}",
                     "fingerprint": f"{group}f3c2a",
-                    "delay": 60.0,
+                    "delay": None if group == 0 and nth % 15 == 0 else 60.0,
                 }
             )
-    for nth in range(1, 3):  # one task with every failed attempt of its own
-        end = NOW - timedelta(minutes=24 - 8 * nth)
-        times = {"started_at": end - timedelta(seconds=30), "ended_at": end}
-        rows.append(rows[0] | times | {"task_id": last - FIRST_RETRY + 2, "fence": 100 + nth, "attempt": nth})
-        rows[-1]["verb"] = "retry"
+    own = [(last - FIRST_RETRY + 2, timedelta(minutes=24 - 8 * nth)) for nth in (1, 2)]
+    own += [(last + DEAD, ago) for ago in LAST_ENDS]  # these two have every failed attempt of their own
+    for nth, (id, ago) in enumerate(own):
+        times = {"started_at": NOW - ago - timedelta(seconds=30), "ended_at": NOW - ago}
+        number = nth + 1 if nth < 2 else nth - 1
+        attempt = {"fence": 100 + nth, "attempt": number, "verb": "retry", "delay": (60.0, 300.0, 900.0)[number - 1]}
+        rows.append(rows[0] | times | attempt | {"task_id": id})
     await tx.execute(sa.insert(tx.tables.attempt), rows)
 
 

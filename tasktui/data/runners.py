@@ -182,11 +182,14 @@ def _in_shard(name: str, part: Workforce) -> Workforce:
 
 async def workforce(tx: Transaction, runner_id: int | None) -> Workforce:
     """Read the runners, and the tasks of one; None for the first."""
-    at = await clock(tx)
-    (runners, tasks), flows, slots = await tx.gather(
-        _with_tasks(tx, runner_id), results_by_runner(tx, at - RECENT), busy_slots(tx)
+    (runners, tasks), flows, slots, at = await tx.gather(
+        _with_tasks(tx, runner_id), _recent_results(tx), busy_slots(tx), clock(tx)
     )
     return Workforce(at, tuple(runners), tuple(tasks), slots, flows, {})
+
+
+async def _recent_results(tx: Transaction) -> Mapping[int, Mapping[str, Flow]]:
+    return await results_by_runner(tx, await clock(tx) - RECENT)
 
 
 async def _with_tasks(tx: Transaction, runner_id: int | None) -> tuple[list[RunnerRow], list[TaskRow]]:
