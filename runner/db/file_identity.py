@@ -46,6 +46,9 @@ another log than its file for a moment."""
 Identity = tuple[int, int]
 """Device and inode of a file; a replaced file has another one."""
 
+NO_FILE: Identity = (0, 0)
+"""The identity of a file that left its path while it was opened: no file at the path is that one."""
+
 log = logging.getLogger("runner")
 
 _OPENED: dict[str, Identity] = {}
@@ -85,7 +88,7 @@ class FileChange(NamedTuple):
         """The error that reports the change."""
         holder = "this program" if self.holder == os.getpid() else f"process {self.holder}"
         now = f"replaced: the path has inode {self.current[1]} now" if self.current else "deleted: the path has no file"
-        inode = f" (inode {self.opened[1]})" if self.opened else ""
+        inode = f" (inode {self.opened[1]})" if self.opened not in (None, NO_FILE) else ""
         why = f"{self.name}{inode}, which {holder} has open, was {now}"
         return DatabaseFileReplaced(url=self.path, why=why, saved="")
 
@@ -101,6 +104,7 @@ class OpenFiles:
         self.path = path
         self._names = (path, *(f"{os.path.realpath(path)}{suffix}" for suffix in LOGS))
         self._opened = [identity(name) for name in self._names]
+        self._opened[0] = self._opened[0] or NO_FILE
         self._first = [(name, opened) for name, opened in zip(self._names[:2], self._opened, strict=False) if opened]
 
     def are_current(self) -> bool:

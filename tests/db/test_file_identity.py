@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from runner.client.database_client import Client
+from runner.db import file_identity
 from runner.db.database import Database
 from runner.db.file_identity import OpenFiles, refuse_mixed, save_logs
 from runner.db.filesystem import is_mount_point
@@ -135,6 +136,28 @@ async def test_pooled_connections_do_not_create_a_deleted_file_again(file: Path)
         with pytest.raises(DatabaseFileReplaced, match=r"tasks.db \(inode \d+\), .* was deleted"):
             await database.read(clock)
         assert not file.exists()
+    finally:
+        await database.dispose()
+
+
+async def test_a_file_that_leaves_its_path_while_it_is_opened_is_not_read(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = file.with_suffix(".away")
+
+    class Late(OpenFiles):
+        def __init__(self, path: str) -> None:
+            file.rename(away)  # the connection is open already
+            super().__init__(path)
+
+    database = Database.open(f"sqlite:///{file}")
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(file_identity, "OpenFiles", Late)
+            with pytest.raises(DatabaseFileReplaced, match="was deleted: the path has no file"):
+                await database.read(clock)
+        away.rename(file)
+        await database.read(clock)
     finally:
         await database.dispose()
 
