@@ -150,7 +150,8 @@ def finding(
             continue  # The successes have it too.
         if len(counts) == 1:
             after = _after_deploy(group, name, data) if word == "version" else ""
-            parts.append((f"Only {word} {named}{after}. ", "bold strong" if after else "text"))
+            common = f"Only version {named}{after}. " if word == "version" else f"All on host {named}. "
+            parts.append((common, "bold strong" if after else "text"))
         elif counts:
             text = f"{round(share * 100)} % on {named}. " if share >= 0.8 else f"On {len(counts)} {word}s. "
             parts.append((text, "text"))

@@ -211,14 +211,14 @@ def test_a_version_of_all_runners_is_no_finding(versions: list[str], named: bool
     data = FailureGroups(AT, AT, (group,), {}, 0.0, (), dict.fromkeys(versions, AT), {}, ())
     text = plain([finding(group, Shares({"1": 3}, {"web-1": 3}, {}), data)])
     assert ("Only version 1" in text) is named
-    assert "Only host web-1. 3 attempts of 3 tasks" in text
+    assert "All on host web-1. 3 attempts of 3 tasks" in text
 
 
 def test_a_host_that_successes_have_too_is_no_finding() -> None:
     group = Failures("f", Count(8), 0, 8, 8, AT, AT, "h", "OSError", "no route", None, 1)
     data = FailureGroups(AT, AT, (group,), {}, 0.0, (), {}, {}, ())
     found = [finding(group, Shares({}, {"web-1": 8}, {}), data, each) for each in (Contrast(8, 8), Contrast(8, 4))]
-    assert ["Only host web-1" in plain([parts]) for parts in found] == [False, True]
+    assert ["All on host web-1" in plain([parts]) for parts in found] == [False, True]
 
 
 def test_a_new_group_has_a_badge_its_usual_rate_and_the_mark_of_its_beginning() -> None:

@@ -296,7 +296,7 @@ async def test_the_group_under_the_cursor_is_explained(
         await tx.execute(handler)
     for size in ((200, 60), NARROW):
         async with watch("failures", size) as operator:
-            await operator.sees("Only version 4.12, first 5m after its deploy. Only host web-1.")
+            await operator.sees("Only version 4.12, first 5m after its deploy. All on host web-1.")
             await operator.until(lambda: re.search(r"↻ 5  \S+ ago  breaker open", operator.text))
             await operator.sees("5 within 10 min", "GatewayTimeout")
             if size != NARROW:
