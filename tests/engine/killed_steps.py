@@ -18,7 +18,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -26,24 +25,20 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.engine.events import Events
-from runner.engine.executing.child_calls import ChildCalls
 from runner.engine.executing.durable_steps import DurableSteps
 from runner.engine.executing.step_store import StoredSteps
 from runner.engine.periodic.signal_look import SignalLook
 from runner.engine.settling.dependency_resolver import DependencyResolver
-from runner.engine.slots import Running, Slots
 from runner.engine.stuck_rows import StuckRows
 from runner.errors import DatabaseUnavailable, TaskFailed
-from runner.handlers.registry import Handler, Options
 from runner.handlers.steps import StepCall, Suspension
-from runner.model.outcome import Dead, Done, Outcome, Retry
+from runner.model.outcome import Done, Outcome, Retry
 from runner.model.task import NewTask
-from runner.operations.results import Actor, Target
-from runner.operations.retry import requeue
 from runner.settings import Settings
 from runner.store.claim.plain import Claimant, HandlerDefaults
 from runner.store.submit import submit
 from runner.urls import parse_url
+from tests.engine.step_attempts import end_children, retry_children, stored_steps
 from tests.store.runners import Runner
 
 TERMS = HandlerDefaults(1_000_000, None)
@@ -122,13 +117,9 @@ class Attempt:
         if not claimed:
             return await self.has_ended()
         (task,) = claimed
-        running = Running(task, Handler("work", self.body, Options()), Slots("async", 1))
-        writer: Any = SimpleNamespace(
-            database=self.database, runner_id=lambda: 1, stuck=StuckRows(), loop=asyncio.get_running_loop()
-        )
         job = asyncio.current_task()
         try:
-            store = StoredSteps(running, writer, ChildCalls(self.database, Settings(), lambda: None))
+            store = stored_steps(runner, task, self.body, StoredSteps)
             steps = DurableSteps(task, store, 1_000, lambda: asyncio.current_task() is job)
             await self.body(steps)
         except Suspension as suspension:
@@ -137,7 +128,7 @@ class Attempt:
                 await self.end_children()
         except TaskFailed:
             outcome = Retry("0s")
-            await self.retry_children()
+            await retry_children(self.database, self.random)
         else:
             outcome = Done()
         await runner.end(task, outcome)
@@ -156,20 +147,8 @@ class Attempt:
         return True
 
     async def end_children(self) -> None:
-        """Let each due child succeed with a number of its own, or die."""
-        nursery = Runner(self.database, Claimant(1, "here"), {"child": TERMS})
-        for child in await nursery.claim():
-            dies = self.random.random() < 0.2
-            await nursery.end(child, Dead("no paper") if dies else Done(str(1_000 * child.id + child.fence)))
-
-    async def retry_children(self) -> None:
-        """Retry dead children, as an operator does at any time."""
-        async with self.database.reading() as tx:
-            past = tx.tables.history.c
-            rows = await tx.rows(sa.select(past.id, past.version).where(past.handler == "child", past.state == "dead"))
-        if self.random.random() < 0.7:
-            targets = [Target(row.id, row.version) for row in rows]
-            await self.database.write(requeue, targets, Actor("ana", "desk", "test"))
+        """End the due children with a runner of their own."""
+        await end_children(Runner(self.database, Claimant(1, "here"), {"child": TERMS}), self.random)
 
     async def let_time_pass(self) -> None:
         """Return the tasks of a dead runner to the queue, and let a child or a sleep end, or a signal arrive."""

@@ -1,27 +1,20 @@
 """Sleeps and timeouts: the clock of the database alone counts, also while it jumps."""
 
-import asyncio
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.types import db_now, seconds_until
-from runner.engine.executing.child_calls import ChildCalls
 from runner.engine.executing.durable_steps import DurableSteps
 from runner.engine.executing.step_store import StoredSteps
-from runner.engine.slots import Running, Slots
-from runner.engine.stuck_rows import StuckRows
-from runner.handlers.registry import Handler, Options
 from runner.handlers.steps import Suspension
 from runner.model.outcome import Done, Outcome
 from runner.model.task import NewTask
-from runner.settings import Settings
 from runner.store.submit import submit
 from tests.chaos.clock import SteppedClock, shift_sqlite
+from tests.engine.step_attempts import stored_steps
 from tests.store.runners import Runner
 
 pytestmark = pytest.mark.both_databases
@@ -44,14 +37,7 @@ class Sleeper:
         if not claimed:
             return None
         (task,) = claimed
-        running = Running(task, Handler("work", self.body, Options()), Slots("async", 1))
-        writer: Any = SimpleNamespace(
-            database=self.database,
-            runner_id=lambda: self.runner.id,
-            stuck=StuckRows(),
-            loop=asyncio.get_running_loop(),
-        )
-        store = StoredSteps(running, writer, ChildCalls(self.database, Settings(), lambda: None))
+        store = stored_steps(self.runner, task, self.body, StoredSteps)
         outcome: Outcome = Done()
         try:
             await self.body(DurableSteps(task, store, 1_000, lambda: True))
@@ -87,12 +73,12 @@ async def test_a_step_of_the_clock_moves_the_end_of_a_sleep_once(
         clock.step(-HOUR)
         assert (await sleeper.attempt(), await sleeper.left()) == (None, 90)
         await sleeper.make_due()
-        assert (await sleeper.attempt(), await sleeper.left()) == ("snooze", 90), "the sleep began anew"
+        assert (await sleeper.attempt(), await sleeper.left()) == ("snooze", 90), "the sleep began again"
         clock.step(2 * HOUR)
         assert (await sleeper.attempt(), await sleeper.left()) == ("snooze", 30), "the timeout counts from its wait"
         clock.step(-HOUR)
         await sleeper.make_due()
-        assert (await sleeper.attempt(), await sleeper.left()) == ("snooze", 90), "the sleep that has ended began anew"
+        assert (await sleeper.attempt(), await sleeper.left()) == ("snooze", 90), "the sleep that has ended began again"
         clock.step_runners(0.0 if not clock.differs else 10 * HOUR)
         assert await sleeper.attempt() is None
         clock.step(2 * HOUR)

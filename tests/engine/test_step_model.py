@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -21,23 +20,19 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.engine.events import Events
-from runner.engine.executing.child_calls import ChildCalls
 from runner.engine.executing.durable_steps import DurableSteps
 from runner.engine.executing.step_store import StoredSteps
 from runner.engine.periodic.signal_look import SignalLook
 from runner.engine.settling.dependency_resolver import DependencyResolver
-from runner.engine.slots import Running, Slots
 from runner.engine.stuck_rows import StuckRows
 from runner.errors import TaskFailed
-from runner.handlers.registry import Handler, Options
 from runner.handlers.steps import StepCall, Suspension
-from runner.model.outcome import Dead, Done, Outcome, Retry
+from runner.model.outcome import Done, Outcome, Retry
 from runner.model.step import StepWrite
 from runner.model.task import NewTask
-from runner.operations.results import Actor, Target
-from runner.operations.retry import requeue
 from runner.settings import Settings
 from runner.store.submit import submit
+from tests.engine.step_attempts import end_children, retry_children, stored_steps
 from tests.programs import ROOT
 from tests.store.runners import Runner
 
@@ -149,15 +144,7 @@ class History:
     async def attempt(self) -> bool:
         """One attempt; True at the end of the task."""
         (task,) = await self.runner.claim(1)
-        running = Running(task, Handler("work", self.body, Options()), Slots("async", 1))
-        writer: Any = SimpleNamespace(
-            database=self.database,
-            runner_id=lambda: self.runner.id,
-            stuck=StuckRows(),
-            loop=asyncio.get_running_loop(),
-        )
-        calls = ChildCalls(self.database, SETTINGS, lambda: None)
-        store = MortalStore(running, writer, calls)
+        store = stored_steps(self.runner, task, self.body, MortalStore)
         store.random, store.chance = self.random, 0.07
         job = asyncio.current_task()
         try:
@@ -170,30 +157,15 @@ class History:
             if self.random.random() < 0.3:
                 await self.send()
             if self.random.random() < 0.3:
-                await self.end_children()
+                await end_children(self.nursery, self.random)
         except TaskFailed:
             outcome = Retry("0s")
-            await self.retry_children()
+            await retry_children(self.database, self.random)
         else:
             outcome = Done()
         settled = await self.runner.end(task, outcome)
         assert settled.verbs
         return settled.verbs[task.id] == "succeed"
-
-    async def end_children(self) -> None:
-        """Let each due child succeed with a number of its own, or die."""
-        for child in await self.nursery.claim():
-            dies = self.random.random() < 0.3
-            await self.nursery.end(child, Dead("no paper") if dies else Done(str(1_000 * child.id + child.fence)))
-
-    async def retry_children(self) -> None:
-        """Retry dead children, as an operator does at any time."""
-        async with self.database.reading() as tx:
-            past = tx.tables.history.c
-            rows = await tx.rows(sa.select(past.id, past.version).where(past.handler == "child", past.state == "dead"))
-        if self.random.random() < 0.7:
-            targets = [Target(row.id, row.version) for row in rows]
-            await self.database.write(requeue, targets, Actor("ana", "desk", "test"))
 
     async def let_time_pass(self) -> None:
         """Start a task whose signal has arrived; otherwise send one, or let its time come."""
@@ -205,7 +177,7 @@ class History:
             has_signal, waits_for_it = [bool(await tx.rows(each.limit(1))) for each in (arrived, waits)]
             (row,) = await tx.rows(sa.select(task.run_at <= db_now(), task.state).where(task.id == self.id))
         if row.state == "blocked":
-            await self.end_children()
+            await end_children(self.nursery, self.random)
             await self.resolver.resolve_all()
             return
         if row[0]:
