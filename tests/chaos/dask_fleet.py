@@ -5,8 +5,8 @@ from typing import ClassVar, Self
 
 from tests.chaos.deployment import Deployment
 from tests.chaos.fleet import Fleet
-from tests.chaos.http_fleet import free_port
 from tests.chaos.work import MODULE
+from tests.ports import free_port
 from tests.programs import Program
 
 WORKERS = 2

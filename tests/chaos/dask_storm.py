@@ -3,8 +3,7 @@
 from typing import ClassVar
 
 from tests.chaos.dask_fleet import DaskFleet
-from tests.chaos.deployment import Deployment
-from tests.chaos.storm import Fault, PostgresFaults, Storm
+from tests.chaos.storm import Fault, Storm
 
 
 class DaskStorm(Storm):
@@ -12,10 +11,10 @@ class DaskStorm(Storm):
 
     mix: ClassVar[str] = "dask"
 
-    def __init__(self, deployment: Deployment, seed: int, rate: float, postgres: PostgresFaults | None) -> None:
-        super().__init__(deployment, seed, rate, postgres)
-        assert isinstance(deployment.fleet, DaskFleet)
-        self._cluster = deployment.fleet
+    @property
+    def _cluster(self) -> DaskFleet:
+        assert isinstance(self._fleet, DaskFleet)
+        return self._fleet
 
     def _faults(self) -> list[tuple[str, Fault]]:
         faults: list[tuple[str, Fault]] = [

@@ -40,17 +40,17 @@ class Deployment:
     Args:
         url: URL of the database for the checks.
         home: folder for the output of the processes.
-        processes: its fleet, or the URL of the database for it, e.g. through a proxy; None for the same URL.
+        fleet: its processes, or the URL of the database for them, e.g. through a proxy; None for the same URL.
         settings: settings of the runners that differ from QUICK.
     """
 
     make_fleet: ClassVar[type[Fleet]] = Fleet
 
-    def __init__(self, url: str, home: Path, processes: str | Fleet | None = None, **settings: str) -> None:
+    def __init__(self, url: str, home: Path, fleet: str | Fleet | None = None, **settings: str) -> None:
         self.url = url
-        if not isinstance(processes, Fleet):
-            processes = self.make_fleet(processes or url, home, **QUICK | settings)
-        self.fleet = processes
+        if not isinstance(fleet, Fleet):
+            fleet = self.make_fleet(fleet or url, home, **QUICK | settings)
+        self.fleet = fleet
         self._loop = asyncio.Runner()
         self._database = Database.open(url)
         """For the checks that a storm repeats: a new connection for each would cost more than its statement."""

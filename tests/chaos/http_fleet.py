@@ -1,7 +1,6 @@
 """HttpFleet: servers for HTTP executors, and executors, as real processes; a proxy is in front of each server."""
 
 import signal
-import socket
 from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar, Self
@@ -9,6 +8,7 @@ from typing import ClassVar, Self
 from tests.chaos.deployment import Deployment
 from tests.chaos.fleet import TIMEOUT, Fleet
 from tests.chaos.proxy import Proxy
+from tests.ports import free_port
 from tests.programs import Program
 
 HANDLERS = ("chaos.work", "chaos.thread", "chaos.flaky")
@@ -99,10 +99,3 @@ class HttpDeployment(Deployment):
     """A database with servers and executors."""
 
     make_fleet: ClassVar[type[Fleet]] = HttpFleet
-
-
-def free_port() -> int:
-    """Return a port that no program uses now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

@@ -3,10 +3,9 @@
 import signal
 from typing import ClassVar
 
-from tests.chaos.deployment import Deployment
 from tests.chaos.http_fleet import HttpFleet
 from tests.chaos.proxy import Proxy
-from tests.chaos.storm import SILENT_FOR, Fault, PostgresFaults, Storm
+from tests.chaos.storm import SILENT_FOR, Fault, Storm
 
 
 class HttpStorm(Storm):
@@ -14,10 +13,10 @@ class HttpStorm(Storm):
 
     mix: ClassVar[str] = "http"
 
-    def __init__(self, deployment: Deployment, seed: int, rate: float, postgres: PostgresFaults | None) -> None:
-        super().__init__(deployment, seed, rate, postgres)
-        assert isinstance(deployment.fleet, HttpFleet)
-        self._http = deployment.fleet
+    @property
+    def _http(self) -> HttpFleet:
+        assert isinstance(self._fleet, HttpFleet)
+        return self._fleet
 
     def _faults(self) -> list[tuple[str, Fault]]:
         faults: list[tuple[str, Fault]] = [

@@ -3,7 +3,6 @@
 See test_storm.py for the environment variables.
 """
 
-import os
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from tests.chaos.http_fleet import HttpDeployment
 from tests.chaos.http_storm import HttpStorm
 from tests.chaos.proxy import Proxy
 from tests.chaos.storm import PostgresFaults, Storm
-from tests.chaos.test_storm import SECONDS, SEED
+from tests.chaos.test_storm import SECONDS, SEED, offered
 from tests.conftest import SqliteDatabases
 from tests.postgres import Server
 
@@ -49,11 +48,6 @@ def test_a_storm_on_executors_breaks_no_promise_on_postgresql(
     with Proxy(crashing_url, SEED) as proxy, deploy(crashing_url, tmp_path, proxy.url) as deployment:
         postgres = PostgresFaults(crashing_server, proxy)
         run_storm(kind(deployment, SEED, offered(rate), postgres), deployment, report)
-
-
-def offered(rate: int) -> float:
-    """The tasks per second that submitters offer."""
-    return float(os.environ.get("CHAOS_RATE", rate))
 
 
 def run_storm(storm: Storm, deployment: Deployment, report: Report) -> None:

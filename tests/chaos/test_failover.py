@@ -5,19 +5,18 @@ Environment variables: see tests.chaos.test_storm.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from runner.db.database import Database
+from tests.chaos.conftest import Report
 from tests.chaos.deployment import Deployment
 from tests.chaos.storm import RUNNERS, SUBMITTERS
 from tests.chaos.test_storm import SECONDS
 from tests.postgres import Server, Standby, create_database, find_programs
-
-Report = Callable[[str, object], None]
 
 SETTINGS = {"lease_timeout": "4s", "heartbeat_interval": "800ms"}
 LONGEST_PAUSE = 4.0 + 0.2 + 1.0

@@ -3,7 +3,7 @@
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,14 +14,13 @@ import psycopg
 import pytest
 
 from runner.policy.suspicion import WIDTHS
+from tests.chaos.conftest import Report
 from tests.chaos.deployment import Deployment
 from tests.chaos.fleet import Fleet
 from tests.chaos.journal import Event
 from tests.chaos.workload import plan
 from tests.conftest import on_postgresql, postgresql_first, sqlite_first
 from tests.postgres import Server
-
-Report = Callable[[str, object], None]
 
 
 def opened(gate: Path, attempt: int) -> None:

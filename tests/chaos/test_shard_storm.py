@@ -3,7 +3,6 @@
 See test_storm.py for the environment variables.
 """
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,12 +15,10 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.shard_fleet import ShardFleet
 from tests.chaos.shard_storm import ShardStorm
 from tests.chaos.storm import PostgresFaults
-from tests.chaos.test_storm import SECONDS, SEED
+from tests.chaos.test_storm import SECONDS, SEED, offered
 from tests.conftest import SqliteDatabases
 from tests.postgres import Server
 from tests.programs import Program
-
-RATE = float(os.environ.get("CHAOS_RATE", "100"))
 
 
 @pytest.mark.chaos
@@ -37,7 +34,7 @@ def test_a_storm_on_two_shards_breaks_no_promise_in_either(
             name: stack.enter_context(Deployment(direct[name], tmp_path, fleet)) for name, fleet in fleets.items()
         }
         proxy.on_fault = lambda _: fleets["us"].journal.write("outage")
-        storm = ShardStorm(shards, SEED, RATE, {"us": PostgresFaults(crashing_server, proxy)})
+        storm = ShardStorm(shards, SEED, offered(100), {"us": PostgresFaults(crashing_server, proxy)})
         storm.run(SECONDS)
         fleets["eu"].stop()
         dumps = {name: shard.dump() for name, shard in shards.items()}

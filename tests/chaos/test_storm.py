@@ -7,12 +7,12 @@ CHAOS_SEED repeats the choices of an earlier storm, and CHAOS_REPORT is the fold
 import os
 import random
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from runner.policy.suspicion import Proof
+from tests.chaos.conftest import Report
 from tests.chaos.deployment import Deployment
 from tests.chaos.proxy import Proxy
 from tests.chaos.recovery import Recovery
@@ -22,13 +22,18 @@ from tests.conftest import SqliteDatabases
 from tests.postgres import Server
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "60"))
-RATE = float(os.environ.get("CHAOS_RATE", "500"))
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().getrandbits(32)))
 
 RECOVERY = Recovery(lease=1.5, scan=0.2, proof=Proof(group=0.3, alone=1.5), longest=0.5, slots=4, restart=13.0)
 """The settings in deployment.QUICK. A runner starts slowly on a busy machine; plain functions have the fewest slots."""
 
-Report = Callable[[str, object], None]
+
+def offered(rate: int) -> float:
+    """The tasks per second that submitters offer."""
+    return float(os.environ.get("CHAOS_RATE", rate))
+
+
+RATE = offered(500)
 
 
 @pytest.mark.chaos

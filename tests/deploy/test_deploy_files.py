@@ -21,6 +21,7 @@ import yaml
 
 from tests.deploy.locked_server import PASSWORD, environment_of, locked, mounted, url_of
 from tests.pages import DOCS, PROJECT
+from tests.ports import free_port
 from tests.postgres import Server
 
 __all__ = ["locked"]
@@ -77,12 +78,6 @@ def until(condition: Callable[[], object], log: Path) -> None:
     while not condition():
         assert time.monotonic() < end, log.read_text()
         time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def answers(url: str) -> bool:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -19,6 +18,7 @@ from runner.policy.executor_spec import parse_executors
 from tests.engine import external_handlers
 from tests.engine.harness import Harness, until
 from tests.engine.test_external_executors import HANDLERS, begun, result
+from tests.ports import free_port
 
 FOLDER = Path(external_handlers.__file__).parents[2]
 
@@ -38,7 +38,7 @@ class Cluster:
 
     async def start(self) -> None:
         """Start the head node, on the ports of the last start."""
-        ports = [_free_port() for _ in range(2)]
+        ports = [free_port() for _ in range(2)]
         self.port = self.port or ports[0]
         command = ["start", "--head", "--num-cpus=2", f"--port={ports[1]}", f"--ray-client-server-port={self.port}"]
         options = ["--include-dashboard=false", "--disable-usage-stats", f"--temp-dir={self._folder}"]
@@ -54,12 +54,6 @@ class Cluster:
         quiet = subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(program, *arguments, env=environment, stdout=quiet, stderr=quiet)
         assert await process.wait() == 0
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import fcntl
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,7 @@ from typing import Literal, Self
 
 import psycopg
 
+from tests.ports import free_port
 from tests.postgres.programs import account, reachable
 from tests.postgres.watcher import NO_SERVER, Watcher
 
@@ -48,7 +48,7 @@ class Server:
     """One server: the same port and the same data from its first start until `close()`."""
 
     def __init__(self, programs: Path, port: int | None = None, **settings: str) -> None:
-        self.port = port or _free_port()
+        self.port = port or free_port()
         self._settings = SETTINGS | {"port": str(self.port)} | settings
         self.home = _new_home()
         self._data = self.home / "data"
@@ -223,13 +223,6 @@ class Standby(Server):
         """Promote it: it accepts changes."""
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute("SELECT pg_promote()")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _new_home() -> Path:
