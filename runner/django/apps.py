@@ -119,7 +119,7 @@ def database_url(alias: str) -> DatabaseUrl:
 
 
 def between_connections(handler: Handler) -> Any:
-    """Wrap a handler as Django wraps a request: broken and expired connections are closed before and after it."""
+    """Wrap a handler as Django wraps a request: it closes broken and expired connections before and after."""
     if handler.is_async:
         begin = sync_to_async(begin_attempt, thread_sensitive=True)
         end = sync_to_async(end_attempt, thread_sensitive=True)

@@ -215,13 +215,13 @@ class TaskBackend(BaseTaskBackend):
         submission = self._handler(task.module_path).options(
             queue=task.queue_name, priority=priority_of(task.priority), run_at=_aware(task.run_after)
         )
-        tasks = DjangoClient.inline
-        with nullcontext() if tasks is None else tasks.hold():
+        inline = DjangoClient.inline
+        with nullcontext() if inline is None else inline.hold():
             id = submission.submit(args=result.args, kwargs=result.kwargs, **self._using(task))
             object.__setattr__(result, "id", str(int(id)))
             object.__setattr__(result, "enqueued_at", getattr(_row(result.id, "submitted_at"), "submitted_at", None))
             task_enqueued.send(type(self), task_result=result)
-        if tasks is not None:
+        if inline is not None:
             result.refresh()
         return result
 

@@ -137,7 +137,7 @@ BROKEN = 3
 
 
 def begin_attempt() -> str | None:
-    """Close connections that are broken or expired; in inline mode inside a transaction, return a savepoint."""
+    """Close broken and expired connections; inside a transaction of inline mode, return a savepoint instead."""
     close_unused()
     connection: Any = connections[database_alias()]
     if DjangoClient.inline is None or not connection.in_atomic_block:
@@ -147,7 +147,7 @@ def begin_attempt() -> str | None:
 
 
 def end_attempt(savepoint: str | None) -> None:
-    """Repair the transaction around an attempt, if a statement has broken it, and close connections as before it."""
+    """Roll back to the savepoint of an attempt if a statement has broken the transaction, then close connections."""
     if savepoint is not None:
         connection: Any = connections[database_alias()]
         driver = connection.connection

@@ -64,7 +64,7 @@ class InlineTasks:
         self._settings = settings
         self._held = 0
         self.interrupt: KeyboardInterrupt | None = None
-        """The KeyboardInterrupt of a plain function, which goes on to the submit."""
+        """The KeyboardInterrupt of a plain function, which the submit raises."""
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -85,7 +85,7 @@ class InlineTasks:
         """Same as `run`, on an event loop."""
         connection = await sync_to_async(_connected, thread_sensitive=True)()
         database: Any = ConnectionDatabase(self._settings, connection)
-        await Drain(database, self._settings, REGISTRY, threads=CallingThread()).run()
+        await Drain(database, self._settings, REGISTRY, threads=DjangoThread()).run()
         if self.interrupt is not None:
             error, self.interrupt = self.interrupt, None
             raise error
@@ -97,7 +97,7 @@ def _connected() -> Any:
     return connection
 
 
-class CallingThread(Executor):
+class DjangoThread(Executor):
     """Runs functions in the thread of Django's queries, whose transaction they share."""
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
@@ -115,7 +115,7 @@ class CallingThread(Executor):
 class ConnectionDatabase:
     """The verbs of a drain on a connection of Django.
 
-    They run in other threads than the queries of the handlers, which may wait for them.
+    They run in threads of their own, because a handler may wait for them in the thread of Django's queries.
 
     Args:
         connection: the connection of the thread of the handlers.
@@ -176,10 +176,10 @@ class InlineResults:
         self._client = client
 
     def wait(self, ids: Sequence[int], *, until_finished: bool = True) -> "Future[dict[int, Ending]]":  # noqa: ARG002
-        """Read the ends of tasks; None for a live one."""
+        """Read the results of tasks; None for a live one."""
         return self._client.begin(_ends, ids, reads=True)
 
 
 async def _ends(tx: Transaction, ids: Sequence[int]) -> dict[int, Ending]:
-    found: dict[int, TaskResult | None] = await tx.follow(endings(tx, ids))
-    return {id: found[id] if id in found else TaskNotFound(id=id) for id in ids}
+    results: dict[int, TaskResult | None] = await tx.follow(endings(tx, ids))
+    return {id: results[id] if id in results else TaskNotFound(id=id) for id in ids}

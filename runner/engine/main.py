@@ -107,9 +107,8 @@ async def work(
         with _observed(runner), _signals(runner, forced):
             tune_interpreter(settings)
             guard = StateGuard(ProcessState(), lambda: _started(runner))
-            prepare = partial(_prepare, guard, leaves_retries)
-            if max_tasks is not None:
-                prepare = partial(_prepare_with_end, prepare, AttemptCount(max_tasks, runner.stop))
+            count = None if max_tasks is None else AttemptCount(max_tasks, runner.stop)
+            prepare = partial(_prepare, guard, leaves_retries, count)
             for part in runner.parts:
                 prepare(part)
             runner.on_new = prepare
@@ -140,17 +139,19 @@ def _runner(settings: Settings, handlers: Mapping[str, Handler], service: "Servi
     return ShardEngines(settings, handlers, None if service is None else service.database)
 
 
-def _prepare(guard: StateGuard, leaves_retries: bool, runner: Engine) -> None:
+def _prepare(guard: StateGuard, leaves_retries: bool, count: "AttemptCount | None", runner: Engine) -> None:
     """Prepare a runner for its process."""
     runner.leaves_retries = leaves_retries
     if runner.settings.lease_timeout.total_seconds() < LONGEST_BLOCK:
         runner.watchdog.keeper = KeeperProcess(runner.settings, EVERY, LONGEST_BLOCK)
     runner.watchdog.on_broken = end_broken
     runner.worker.buffer.before_write, runner.watchdog.on_response = guard.after, guard.check
+    if count is not None:
+        runner.events.subscribe(AttemptsEnded, count.add)
 
 
 class AttemptCount:
-    """Drains a process after a number of attempts, before the memory that its handlers leak adds up.
+    """Drains a process after a number of attempts.
 
     Args:
         most: the number.
@@ -166,11 +167,6 @@ class AttemptCount:
         if before > 0 >= self._left:
             log.info("draining, because the attempts of --max-tasks have ended", extra={"event": "draining"})
             self._stop()
-
-
-def _prepare_with_end(prepare: Callable[[Engine], None], count: AttemptCount, runner: Engine) -> None:
-    prepare(runner)
-    runner.events.subscribe(AttemptsEnded, count.add)
 
 
 def _log_later(runner: "Engine | ShardEngines") -> None:

@@ -16,9 +16,8 @@ from runner.queries.fate import FailureCause, GroupFate, fate_of, last_causes
 STAGES = (1, 10, 100)
 """The tasks of each stage before the rest."""
 
-
 PAUSE = 1.0
-"""Seconds between two looks at the tasks of a stage."""
+"""Seconds between two queries for the tasks of a stage."""
 
 
 def ignore(_fate: GroupFate) -> None:
@@ -91,7 +90,7 @@ async def canary(
 
 
 class _OtherCauses:
-    """An operation that leaves out the tasks of a failure group whose last failure had another cause, for later."""
+    """An operation that postpones the tasks of a failure group whose last failure had another cause."""
 
     def __init__(self, operation: Operation, task_filter: Filter) -> None:
         terms = [term for term in task_filter.terms if term.field == "failure" and not term.negated]
@@ -108,7 +107,7 @@ class _OtherCauses:
         return await self._operation(tx, own) if own else Result()
 
     def take(self, limit: int | None, so_far: Result) -> Sequence[Target]:
-        """Remove the newest ones, at most as many as a stage still changes."""
+        """Remove and return the newest targets, at most as many as a stage may still change."""
         most = None if limit is None else limit - len(so_far.changed)
         taken = sorted(self.targets.values(), reverse=True)[:most]
         for target in taken:

@@ -115,14 +115,14 @@ async def scan(tx: Transaction, after: int, shard: str, rule: ShardRule, most: i
     read = sa.select(task).where(task.c.id > after).order_by(task.c.id).limit(most)
     rows = (await tx.execute(read)).mappings().all()
     chosen, left = list[tuple[Any, str]](), Counter[str]()
-    tied, shared = await _tied(tx, rows), await _shared_order_keys(tx, rows)
+    unmovable, shared = await _parents_and_callers(tx, rows), await _shared_order_keys(tx, rows)
     for row in rows:
         route = read_headers(row["headers"]).get(ROUTE)
         if route is None or row["state"] not in (State.WAITING, State.BLOCKED) or rule(route) == shard:
             continue
         is_held = row["error"] is not None and _HELD.fullmatch(row["error"]) is not None
-        is_tied = row["id"] in tied or (row["handler"], row["key"]) in tied
-        if reason := _reason(row, is_tied=is_tied, is_shared=row["order_key"] in shared):
+        is_parent_or_caller = row["id"] in unmovable or (row["handler"], row["key"]) in unmovable
+        if reason := _reason(row, is_parent_or_caller=is_parent_or_caller, is_shared=row["order_key"] in shared):
             left[reason] += not is_held
         else:
             chosen.append((row, route))
@@ -145,13 +145,13 @@ async def scan(tx: Transaction, after: int, shard: str, rule: ShardRule, most: i
     return MovableTasks(tasks, left, rows[-1]["id"] if len(rows) == most else None)
 
 
-def _reason(row: Any, *, is_tied: bool, is_shared: bool) -> str:
+def _reason(row: Any, *, is_parent_or_caller: bool, is_shared: bool) -> str:
     if row["workflow"] is not None:
         return WORKFLOW
     if is_shared:
         return ORDER
     is_dependent = row["state"] == State.BLOCKED or row["parents"] is not None or row["blocked_by"]
-    return DEPENDENCY if is_tied or is_dependent else ""
+    return DEPENDENCY if is_parent_or_caller or is_dependent else ""
 
 
 async def _shared_order_keys(tx: Transaction, rows: Sequence[Any]) -> set[str]:
@@ -186,7 +186,7 @@ async def _unique_keys(tx: Transaction, rows: Sequence[Any]) -> dict[int, dict[s
     return {row["task_id"]: dict(row) for row in found if keys[row["handler"], row["unique_key"]] == row["task_id"]}
 
 
-async def _tied(tx: Transaction, rows: Sequence[Any]) -> set[Any]:
+async def _parents_and_callers(tx: Transaction, rows: Sequence[Any]) -> set[Any]:
     """The tasks among some that others depend on, or that have called others: their ids, or their handlers and keys."""
     dependency, ids = tx.tables.dependency.c, [row["id"] for row in rows]
     is_open = dependency.satisfied_at.is_(None)
@@ -284,14 +284,14 @@ async def take(
     # The lock waits for submits that depend on a task, and later ones do not find it any more.
     locked = sa.select(task).where(unchanged, is_state(task.c.state, State.WAITING)).order_by(task.c.id)
     rows = (await tx.execute(locked.with_for_update())).mappings().all()
-    tied, signals = await _tied(tx, rows), await _by_task(tx, tx.tables.signal, [row["id"] for row in rows])
-    shared = await _shared_order_keys(tx, rows)
+    unmovable, shared = await _parents_and_callers(tx, rows), await _shared_order_keys(tx, rows)
+    signals = await _by_task(tx, tx.tables.signal, [row["id"] for row in rows])
     known = {each.id: len(each.related["signal"]) for each in held}
     ids = {
         row["id"]
         for row in rows
-        if row["id"] not in tied
-        and (row["handler"], row["key"]) not in tied
+        if row["id"] not in unmovable
+        and (row["handler"], row["key"]) not in unmovable
         and row["order_key"] not in shared
         and len(signals.get(row["id"], ())) == known[row["id"]]
     }

@@ -44,8 +44,8 @@ class StepRow:
         done_at: when it was done; None before.
         duration: seconds that its function took.
         result: its result, JSON text.
-        child: the id of the task that it called; None without one.
-        child_state: the state of this task; None without one, or if it was deleted.
+        child: the id of the task that it calls; None without one.
+        child_state: the state of this child; None without one, or if it was deleted.
     """
 
     name: str
@@ -82,7 +82,7 @@ class StepRow:
 
     def _call(self) -> str:
         """The child of a call that is not done."""
-        child = f"task {self.child or ''} {one_line(self.function or '')}".replace("  ", " ").strip()
+        child = " ".join(["task", *([str(self.child)] if self.child else []), one_line(self.function or "")]).strip()
         match self.child_state:
             case State.SUCCEEDED:
                 return f"{child} succeeded"
@@ -158,16 +158,16 @@ async def steps_of(tx: Transaction, id: int) -> list[StepRow]:
 
 
 def waits_for(task: sa.Table, tables: Tables) -> sa.ColumnElement[Any]:
-    """The column with the signal, the sleep or the call for which a task is not due; null without one."""
+    """The column with the signal, the sleep or the call that a task waits for; null without one."""
     step = tables.step.c
     pending = (step.task_id == task.c.id) & step.done_at.is_(None)
-    called = sa.select(step.name).where(pending, step.kind == StepKind.CALL.value)
-    signal = sa.select(step.signal).where(pending, step.signal.is_not(None))
-    first = [
-        each.order_by(step.at, step.name).limit(sa.literal_column("1")).scalar_subquery() for each in (called, signal)
-    ]
+    calls = sa.select(step.name).where(pending, step.kind == StepKind.CALL.value)
+    signals = sa.select(step.signal).where(pending, step.signal.is_not(None))
+    called, signal = (
+        each.order_by(step.at, step.name).limit(sa.literal_column("1")).scalar_subquery() for each in (calls, signals)
+    )
     is_later = is_state(task.c.state, State.WAITING) & (task.c.run_at > db_now())
-    return sa.case((is_state(task.c.state, State.BLOCKED), first[0]), (is_later, first[1]))
+    return sa.case((is_state(task.c.state, State.BLOCKED), called), (is_later, signal))
 
 
 async def signals_of(tx: Transaction, id: int) -> list[SignalRow]:
