@@ -14,7 +14,7 @@ from tasktui.session.shards import ShardsSession
 
 
 async def ask_in_each(action: Action, session: ShardsSession, parts: Mapping[str, Targets], ask: Ask) -> Dialog:
-    """Ask once for the same change in each shard; one that has it already, or gives no answer, is left out.
+    """Ask once for the same change in each shard, except for those that have it already or do not answer.
 
     Args:
         parts: the queue or the handler in each shard, by its name.
@@ -25,17 +25,17 @@ async def ask_in_each(action: Action, session: ShardsSession, parts: Mapping[str
         dialog = ask(action, each, targets)
         return await dialog if isinstance(dialog, Coroutine) else dialog
 
-    found, errors = await in_databases(session, parts, of_shard)
-    questions = {name: each for name, each in found.items() if isinstance(each, Question)}
+    dialogs, errors = await in_databases(session, parts, of_shard)
+    questions = {name: each for name, each in dialogs.items() if isinstance(each, Question)}
     if not questions:
-        texts = [f"{name}: {each.text}" for name, each in found.items() if isinstance(each, Notice)]
+        texts = [f"{name}: {each.text}" for name, each in dialogs.items() if isinstance(each, Notice)]
         texts += [f"{name}: {error}" for name, error in errors.items()]
         return Notice("\n".join(texts) or f"{action.label} applies to one {action.target.word}: select one", bad=True)
     titles = [each.title for each in questions.values() if each.action.prompt or each.parts]
     title = next(iter(titles), next(iter(questions.values())).title)
-    chosen = {name: each for name, each in questions.items() if each.title == title}
-    others = [f"{name} is left out: it has this already" for name in questions if name not in chosen]
-    return _joined(chosen, [*others, *(f"Nothing is changed in {name}: {error}" for name, error in errors.items())])
+    same = {name: each for name, each in questions.items() if each.title == title}
+    remarks = [f"{name} is left out: it has this already" for name in questions if name not in same]
+    return _joined(same, [*remarks, *(f"Nothing is changed in {name}: {error}" for name, error in errors.items())])
 
 
 def _joined(questions: Mapping[str, Question], remarks: Sequence[str]) -> Dialog:

@@ -237,7 +237,7 @@ def _shared_briefly(shares: Shares, width: int) -> list[Row]:
 
 
 def _now(group: Failures, tasks_detail: GroupDetail, data: FailureGroups) -> list[Row]:
-    """The tasks of a group as they are now, with their age if a slow database is read seldom, and their next runs."""
+    """The present tasks of a group, with the age of the figures if they are old, and the next runs."""
     tasks, age = tasks_detail.tasks, (data.at - tasks_detail.at).total_seconds()
     shown: list[Part] = [("  now      ", "muted")]
     more = "+" if tasks.more else ""

@@ -28,7 +28,7 @@ SHARE = 100
 """An entry is valid for at least this multiple of its query's duration, unless a cache has a share of its own."""
 
 LONGEST_VALIDITY = 60.0
-"""The most seconds that the duration of its query adds: on a slow database too, a screen shows the present."""
+"""Maximum seconds that the duration of a query makes its result valid: longer ones would show the past."""
 
 
 class TtlCache(Generic[T]):

@@ -223,7 +223,7 @@ async def test_a_max_attempts_erased_during_the_run_does_not_stop_the_runner(har
 
     task = await harness.submit("broken")
     await harness.work()
-    assert len(tries) == 2, "the next claim sets the limit anew"
+    assert len(tries) == 2, "the next claim sets the limit again"
     assert await harness.state(task) == "dead"
 
 

@@ -83,7 +83,7 @@ async def do(operator: Operator, database: Database, step: Step) -> None:
             await fail(database)
         case "click" | "scroll":
             offset = (int(value[0] * size.width), int(value[1] * size.height))
-            with suppress(OutOfBounds, NoWidget, ScreenStackError):  # The size or the screen has changed meanwhile.
+            with suppress(OutOfBounds, NoWidget, ScreenStackError):  # The size or the screen has changed.
                 await (pilot.click(offset=offset) if kind == "click" else pilot.hover(offset=offset))
 
 

@@ -43,7 +43,7 @@ async def test_the_graph_follows_the_cursor(database: Database, watch: Watch) ->
         await operator.sees("GRAPH 1 one")
 
 
-async def test_a_task_opens_the_graph_of_its_workflow(
+async def test_a_task_opens_the_graph_of_its_workflow_also_beyond_the_list(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("tasktui.screens.workflows", "tasktui.data.workflows"):
@@ -51,7 +51,9 @@ async def test_a_task_opens_the_graph_of_its_workflow(
     await put_workflow(database, (), name="one")
     await put_workflow(database, (), name="two")
     alone = await put(database)
-    async with watch("task", WIDE, task_id=1) as operator:
+    async with watch("workflows", WIDE) as operator:
+        await operator.sees("1+ workflows", "GRAPH 2 two")
+        await operator.command("task 1")
         await operator.sees("one", "g  graph")
         await operator.press("g")
         await operator.sees("GRAPH 1 one", "two")
@@ -68,17 +70,6 @@ async def test_finished_workflows_are_hidden_by_a_key(database: Database, runner
         await operator.sees("past", "present", "2 workflows")
         await operator.press("s")
         await operator.until(lambda: "1 unfinished workflow" in operator.text and "past" not in operator.text)
-
-
-async def test_a_list_of_workflows_that_ends_early_is_a_bound(
-    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in ("tasktui.screens.workflows", "tasktui.data.workflows"):
-        monkeypatch.setattr(f"{module}.MOST", 1)
-    await put_workflow(database, (), name="one")
-    await put_workflow(database, (), name="two")
-    async with watch("workflows", WIDE) as operator:
-        await operator.sees("1+ workflows")
 
 
 async def test_enter_lists_the_tasks_of_a_workflow(database: Database, runner: Runner, watch: Watch) -> None:

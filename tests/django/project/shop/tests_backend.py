@@ -152,7 +152,7 @@ if django.VERSION >= (6, 0):
             self.assertEqual([event[0] for event in sorted(events)].count("finished"), 2)
             self.assertEqual({event[2] for event in events if event[0] == "finished"}, {"SUCCESSFUL"})
 
-    class InlineTests(TestCase):
+    class InlineBackendTests(TestCase):
         def setUp(self) -> None:
             self.enterContext(inline())
 
