@@ -102,7 +102,7 @@ def work(  # noqa: PLR0913 - the options of the command
         handlers: A module that defines handlers; may be repeated.
         until_idle: Exit when none of its tasks runs, is due, or waits for a retry.
         until_none_due: Exit when none of its tasks runs or is due; retries remain.
-        max_tasks: Drain and exit after so many attempts, before leaked memory adds up.
+        max_tasks: Drain and exit after this number of attempts, before leaks add up.
         reload: Start again when a Python file below the current directory changes.
         pdb: Run the due tasks one at a time, and open the debugger where a handler fails.
         server: The address of a runner serve to pull tasks from, in the place of a database.

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-"""What the handler returns: its result, or an outcome, which is no result."""
+"""The return value of the handler: its result or an outcome."""
 
 HandleOf: TypeAlias = "TaskHandle[R | Retry | Dead | Snooze]"
 """The handle of a task with a result of type R, whose handler may also return outcomes."""
@@ -121,7 +121,7 @@ class TaskHandle(int, Generic[R_co]):
             kinds: the kinds of events: "state", "attempt", "progress" and "log".
 
         Raises:
-            InvalidTask: `after` is no cursor, or a kind is unknown.
+            InvalidTask: `after` is not a cursor, or a kind is unknown.
             TaskNotFound: while iterating: the task does not exist, its transaction has not committed yet, or it was
                 pruned.
             DatabaseUnavailable: while iterating: the database has been unreachable for some time.
@@ -134,12 +134,12 @@ class TaskHandle(int, Generic[R_co]):
         return TaskEvents(self, after, kinds)
 
     def cancel(self, reason: str | None = None, *, by: str | None = None, tx: object = None) -> None:
-        """Cancel the task: a waiting or blocked one at once, a running one through its runner.
+        """Cancel the task: a waiting or blocked one immediately, a running one through its runner.
 
         The audit log records the change like that of an operator, and `runner undo` reverses it.
 
         Args:
-            reason: the reason, for the audit log and for those who wait for the result.
+            reason: the reason, for the audit log and for the callers that wait for the result.
             by: the user who asked for it, such as "ana@example.org"; None for the user of this process.
             tx: your connection or session; the change becomes part of its open transaction. See docs/transactions.md.
 

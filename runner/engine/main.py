@@ -91,7 +91,7 @@ async def work(
     Args:
         until_idle: stop when nothing is due or will be retried.
         leaves_retries: with `until_idle`, stop although tasks will be retried.
-        max_tasks: drain after so many attempts; None for no limit.
+        max_tasks: drain after this number of attempts; None for no limit.
         service: hands the tasks to executors that pull over HTTP; None runs them here.
 
     Returns:

@@ -272,7 +272,7 @@ async def live(
 
 
 def main(url: str, folder: str, seed: str, kills: str) -> None:
-    """Run histories until so many processes were killed, and print the numbers."""
+    """Run histories until a number of processes were killed, and print the numbers."""
     choices, settings = random.Random(int(seed)), Settings(url=parse_url(url))
     counts = Counter[str]()
     _ = Database.of(settings).engine  # imports the driver once
