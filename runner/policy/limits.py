@@ -33,7 +33,7 @@ class SharedLimits(NamedTuple):
 
     Args:
         running: maximum number of tasks that run at the same time.
-        per_tenant: the same for each tenant.
+        per_tenant: maximum number of tasks of a tenant that run at the same time.
         rate: maximum rate of starts.
     """
 

@@ -45,7 +45,7 @@ class StepRow:
         duration: seconds that its function took.
         result: its result, JSON text.
         child: the id of the task that it calls; None without one.
-        child_state: the state of this child; None without one, or if it was deleted.
+        child_state: the state of the task that it calls; None without one, or if it was deleted.
     """
 
     name: str
