@@ -67,8 +67,9 @@ def save(page: Path, folder: Path) -> list[str]:
     """Write the Python examples of a page into the files that their first lines name, and return the names."""
     texts: dict[str, str] = {}
     for block in blocks(page, "python"):
-        if named := re.fullmatch(r"# ([\w/]+\.py)", block.first):
-            texts[named[1]] = texts.get(named[1], "") + block.text
+        if named := re.fullmatch(r"# ([\w/]+\.py)(?:, continued)?", block.first):
+            text = texts.get(named[1], "")
+            texts[named[1]] = text if block.text == text else text + block.text  # the same in another tab
     for name, text in texts.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
