@@ -23,7 +23,7 @@ from tests.bench.drains import ProfiledMeasurement, pinned, profile
 from tests.bench.growth import GROWTH, growth
 from tests.bench.idle import idle, schedules, ticks
 from tests.bench.statements import Cost
-from tests.bench.strategies import STRATEGIES, markdown, strategy
+from tests.bench.strategies import STRATEGIES, TRACES, markdown, strategy
 
 PLAIN = {
     "pinned": BenchPart("as drain, while an old transaction keeps dead rows", pinned),
@@ -85,7 +85,10 @@ def parts(scale: float) -> Mapping[str, BenchPart]:
     return (
         PLAIN
         | {name: BenchPart(each.words, partial(growth, part=name, scale=scale)) for name, each in GROWTH.items()}
-        | {name: BenchPart(f"with: {each.words}", partial(strategy, part=name)) for name, each in STRATEGIES.items()}
+        | {
+            name: BenchPart(f"with: {each.words}", partial(strategy, part=name))
+            for name, each in (STRATEGIES | TRACES).items()
+        }
     )
 
 

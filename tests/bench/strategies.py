@@ -12,7 +12,7 @@ from typing import Any
 from runner.cli.bench.exchange import HANDLER
 from runner.cli.bench.load import TaskCounts
 from runner.cli.bench.plan import BenchReport, Measurement
-from runner.cli.bench.workers import BenchContext, Workers
+from runner.cli.bench.workers import COMMAND, BenchContext, Workers
 from runner.handlers.registry import Options
 from runner.model.task import NewTask, OrderKey, Scope, UniqueKey
 from runner.operations.limit import LimitEdit, set_limits
@@ -20,6 +20,7 @@ from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.policy.breaker import Breaker
 from runner.text.operator import host
+from tests.bench.traced import with_position
 
 RUNNERS = {1: "ratio_1", 2: "ratio_2"}
 """The figure for each number of runners."""
@@ -38,6 +39,7 @@ class Strategy:
         options: options of the handler.
         limit: limits of the handler, as `runner limit` takes them.
         task: gives each task its options.
+        command: arguments of Python that start a runner.
         is_plain: True if the plain drain has the same tasks.
     """
 
@@ -46,6 +48,7 @@ class Strategy:
     options: Options | None = None
     limit: Mapping[str, str] | None = None
     task: Change | None = None
+    command: Sequence[str] = COMMAND
     is_plain: bool = False
 
 
@@ -93,12 +96,18 @@ STRATEGIES = {
 }
 """The strategies with a cost per task, by the name of their part."""
 
+TRACES = {
+    "headers": Strategy(words="header `traceparent`", task=with_position),
+    "traces": Strategy(words="traces of 1 %", task=with_position, command=("-P", "-m", "tests.bench.traced")),
+}
+"""The cost per task of traces, measured in the same way."""
+
 PLAIN = Strategy(words="none")
 
 
 async def strategy(context: BenchContext, part: str) -> Measurement:
-    """Measure a part of STRATEGIES."""
-    measured = STRATEGIES[part]
+    """Measure a part of STRATEGIES or TRACES."""
+    measured = (STRATEGIES | TRACES)[part]
     plain = Strategy(words="none", task=measured.task) if measured.is_plain else PLAIN
     figures: dict[str, float] = {}
     proofs: list[TaskCounts] = []
@@ -120,7 +129,8 @@ async def _drain(context: BenchContext, strategy: Strategy, count: int, proofs: 
         await load.many(tasks, strategy.task)
         await load.analyze()
         settings = [_settings(strategy.settings or {}, index, count) for index in range(count)]
-        async with Workers(context, count, settings=settings, options=strategy.options) as workers:
+        options, command = strategy.options, strategy.command
+        async with Workers(context, count, settings=settings, options=options, command=command) as workers:
             await workers.wait_for_starts(tasks)
             finished_at = await load.wait_until_done()
             first_start = workers.first
@@ -140,12 +150,12 @@ def markdown(report: BenchReport) -> Iterator[str]:
     """The lines of a Markdown table: the median ratio of each measured strategy."""
     values: dict[tuple[str, str], Sequence[float]] = {}
     for each in report.measurements:
-        for figure in RUNNERS.values() if each.part in STRATEGIES else ():
+        for figure in RUNNERS.values() if each.part in STRATEGIES | TRACES else ():
             values[each.part, figure] = [*values.get((each.part, figure), ()), each.figures[figure]]
     if values:
         yield "| strategy | drain with 1 runner | drain with 2 runners |"
         yield "|---|---:|---:|"
-    for part in report.plan.parts:
-        if part in STRATEGIES:
+    for part, measured in (STRATEGIES | TRACES).items():
+        if part in report.plan.parts:
             ratios = " | ".join(f"{median(values[part, figure]):.2f}" for figure in RUNNERS.values())
-            yield f"| {STRATEGIES[part].words} | {ratios} |"
+            yield f"| {measured.words} | {ratios} |"

@@ -15,7 +15,7 @@ from runner.cli.bench.verb import read_parts
 from runner.cli.exit_codes import Exit
 from tests.bench.laboratory import GROUPS, HISTORY_WORK, LAB_UNITS, PLAIN, main, parts
 from tests.bench.stopwatch import PROFILED, STEPS, Stopwatch, WorkerStep
-from tests.bench.strategies import STRATEGIES, markdown
+from tests.bench.strategies import STRATEGIES, TRACES, markdown
 from tests.conftest import on_postgresql
 
 TINY = ("--tasks", "30", "--seconds", "0.3")
@@ -96,8 +96,8 @@ def test_every_growth_part_is_measured(database_url: str, measured: Callable[...
 @pytest.mark.slow
 @pytest.mark.both_databases
 def test_the_cost_of_each_strategy_is_measured(database_url: str, measured: Callable[..., dict[str, Any]]) -> None:
-    report = measured(database_url, "--parts", "strategies")
-    assert figures(report) == dict.fromkeys(STRATEGIES, RATIOS)
+    report = measured(database_url, "--parts", ",".join(["strategies", *TRACES]))
+    assert figures(report) == dict.fromkeys(STRATEGIES | TRACES, RATIOS)
     assert {item["proof"]["ended"] for item in report["measurements"]} == {4 * 30}
 
 
