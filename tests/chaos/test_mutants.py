@@ -218,6 +218,7 @@ def without_holder(task: Any, ending: Any) -> Any:
     return (task.c.id == ending.c.id) & (task.c.fence == ending.c.fence) & holder.is_not(None)
 
 
+@pytest.mark.slow
 async def test_a_finish_without_the_holder_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await broken_by_a_run_that_failed_before(bench) == set()
     monkeypatch.setattr(history, "_has_claim", without_holder)
@@ -295,6 +296,7 @@ async def broken_by_an_edit_during_a_completion(bench: Bench) -> set[int]:
     return await bench.broken()
 
 
+@pytest.mark.slow
 async def test_a_completion_that_ignores_its_result_is_found(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await broken_by_a_fenced_payment(bench) == set()
     monkeypatch.setattr(HandlerTransaction, "_require_accepted", lambda *_: None)

@@ -37,6 +37,7 @@ def test_an_alert_is_named_with_its_figures_and_its_next_step(cli: Call, store: 
     assert (alert["since"], alert["silence"]) == (None, None)
 
 
+@pytest.mark.slow
 def test_a_failing_handler_beside_healthy_ones_has_an_alert_of_its_own(cli: Call, store: Store) -> None:
     store.submit(*(NewTask("a.b") for _ in range(12)), *(NewTask("c.d") for _ in range(30)))
     store.claim("c.d", outcome=Done())
@@ -55,6 +56,7 @@ def test_the_list_is_limited_to_a_rule(cli: Call, store: Store) -> None:
     assert cli("alerts", "list", "--rule", "queue-late", "--rule", "tasks-dead").code == Exit.FIRING
 
 
+@pytest.mark.slow
 def test_a_silence_marks_its_alert_and_ends(cli: Call, store: Store) -> None:
     die(store)
     silenced = cli("alerts", "silence", "tasks-dead", "--until", "2h", "--reason", "known")

@@ -93,6 +93,7 @@ def test_a_change_is_undone_once_by_its_id(cli: Call, store: Store) -> None:
     assert cli("undo", entry["id"]).code == Exit.CONFLICT
 
 
+@pytest.mark.slow
 def test_why_prints_commands_that_show_and_remove_a_cause(cli: Call, store: Store) -> None:
     (id,) = store.submit(NewTask("work", queue="mail", delay=3600.0))
     cli("pause", "mail", "--reason", "restore of db-2")
@@ -111,6 +112,7 @@ def test_why_prints_commands_that_show_and_remove_a_cause(cli: Call, store: Stor
     assert [task["state"] for task in store.tasks()] == [State.RUNNING]
 
 
+@pytest.mark.slow
 def test_a_change_that_cannot_be_undone_has_a_reason(cli: Call, store: Store) -> None:
     id = later(store)
     cli("terminate", id)
@@ -200,6 +202,7 @@ def test_a_terminated_task_is_restored_once(cli: Call, store: Store) -> None:
     assert cli("undo", 1).code == Exit.CONFLICT
 
 
+@pytest.mark.slow
 def test_a_change_group_is_undone_with_the_confirmed_count(cli: Call, store: Store) -> None:
     ids = [later(store) for _ in range(3)]
     done = cli("terminate", *ids)

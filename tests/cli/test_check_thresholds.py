@@ -42,6 +42,7 @@ def move_ends(store: Store, ids: Sequence[int], hours: float) -> None:
     store.write(move)
 
 
+@pytest.mark.slow
 def test_dead_tasks_of_the_last_hour_are_an_error(cli: Call, store: Store) -> None:
     ids = settled(store, "a.b", DEAD, 2) + settled(store, "c.d", DEAD, 1)
     code, wrong = findings(cli)
@@ -53,6 +54,7 @@ def test_dead_tasks_of_the_last_hour_are_an_error(cli: Call, store: Store) -> No
     assert findings(cli, "--since", "3h")[0] == Exit.DEAD
 
 
+@pytest.mark.slow
 def test_a_retry_of_the_dead_tasks_ends_their_alert(cli: Call, store: Store) -> None:
     settled(store, "a.b", DEAD, 1)
     assert findings(cli)[0] == Exit.DEAD
@@ -60,6 +62,7 @@ def test_a_retry_of_the_dead_tasks_ends_their_alert(cli: Call, store: Store) -> 
     assert findings(cli) == (Exit.OK, [])
 
 
+@pytest.mark.slow
 def test_a_handler_whose_attempts_fail_is_an_error(cli: Call, store: Store) -> None:
     settled(store, "a.b", AGAIN, 11)
     settled(store, "a.b", Done(), 9)
@@ -70,6 +73,7 @@ def test_a_handler_whose_attempts_fail_is_an_error(cli: Call, store: Store) -> N
     assert findings(cli, "--max-failing", 55) == (Exit.OK, [])
 
 
+@pytest.mark.slow
 def test_a_late_queue_is_an_error_unless_people_paused_it(cli: Call, store: Store) -> None:
     store.submit(NewTask("a.b", queue="mail"))
     store.claim("other.handler", "a.b", outcome=Retry("1d", failure=Failure("Full", "no room")))

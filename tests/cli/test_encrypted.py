@@ -65,6 +65,7 @@ def payload_of(store: Store, id: int) -> str:
     return store.write(read)
 
 
+@pytest.mark.slow
 def test_show_decrypts_only_with_the_flag_and_the_key(cli: Call, dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with_flag = cli("show", dead, "--reveal")
     assert key_id(KEY) in with_flag.err

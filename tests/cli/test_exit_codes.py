@@ -132,6 +132,7 @@ def test_a_mistyped_option_is_bad_input(call: Call) -> None:
     assert "--limit" in result.err
 
 
+@pytest.mark.slow
 def test_the_help_imports_no_heavy_package() -> None:
     code = "import sys; from runner.cli.app import run; run(['--help']); print(*sys.modules)"
     printed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -140,6 +141,7 @@ def test_the_help_imports_no_heavy_package() -> None:
     assert modules & {"sqlalchemy", "alembic", "apscheduler", "textual"} == set()
 
 
+@pytest.mark.slow
 def test_commands_are_imported_on_demand() -> None:
     build("tasks")
     code = "import sys; import runner.cli.app as app; app.build('tasks'); sys.exit('runner.cli.tasks' in sys.modules)"
@@ -167,6 +169,7 @@ def test_a_broken_pipe_prints_no_error(command: str, tmp_path: Path) -> None:
     assert (process.returncode, process.stderr) == (Exit.BROKEN_PIPE, b"")
 
 
+@pytest.mark.slow
 def test_output_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with Path("/dev/full").open("wb") as full:
         process = subprocess.run([PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE, check=False, cwd=tmp_path)

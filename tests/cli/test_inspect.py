@@ -278,6 +278,7 @@ def test_stats_list_every_queue_and_unknown_handlers(cli: Call, store: Store) ->
     assert "No live runner takes handler a.b (queue mail, due for" in cli("stats").out
 
 
+@pytest.mark.slow
 @on_sqlite
 @pytest.mark.parametrize("target", [("mail",), ("--handler", "a.b")])
 def test_a_pause_is_printed_with_operator_reason_and_end(

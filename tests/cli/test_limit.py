@@ -55,6 +55,7 @@ def test_a_wrong_limit_is_refused(cli: Call, store: Store, arguments: list[str],
     assert advice in " ".join(refused.err.split())
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_a_breaker_is_opened_listed_and_closed(cli: Call, store: Store) -> None:
     assert "No queue and no handler has a limit or breaker" in cli("limit").out

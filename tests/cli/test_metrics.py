@@ -187,6 +187,7 @@ def test_an_exporter_waits_for_its_database_and_recovers(server: Server, monkeyp
         assert program.wait().code == Exit.OK
 
 
+@pytest.mark.slow
 @pytest.mark.one_database
 def test_an_exporter_waits_for_the_file_that_a_runner_creates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path / 'later.db'}"

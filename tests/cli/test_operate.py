@@ -193,6 +193,7 @@ def test_a_dry_run_changes_nothing(cli: Call, store: Store) -> None:
     assert store.tasks() == before
 
 
+@pytest.mark.slow
 def test_chunks_reach_every_task_and_skip_ineligible_ones(cli: Call, store: Store) -> None:
     ids = later(store, 1_201)
     cli("terminate", *ids[100:300])
@@ -427,6 +428,7 @@ def test_a_finished_task_is_only_edited_to_run_again(cli: Call, store: Store) ->
     assert [(task["priority"], task["state"]) for task in store.tasks()] == [(7, State.WAITING)]
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_dry_runs_of_pause_and_resume_change_nothing(cli: Call) -> None:
     assert (

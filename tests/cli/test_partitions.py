@@ -34,6 +34,7 @@ def history(cli: Call) -> tuple[str, str]:
     return entry["verdict"], entry["found"]
 
 
+@pytest.mark.slow
 def test_an_old_partition_is_dropped_and_new_ones_are_created(cli: Call, old: Store) -> None:
     dry = cli("prune", "--dry-run")
     assert "the partition with tasks 1 to 5,000,000 would be dropped" in dry.out

@@ -66,6 +66,7 @@ def test_nothing_is_overwritten_and_missing_tasks_are_named(cli: Call, failed: i
     assert cli("pull", failed, "--to", file).code == Exit.BAD_INPUT
 
 
+@pytest.mark.slow
 @pytest.mark.one_database
 def test_the_debugger_opens_where_a_copied_task_fails(
     cli: Call, failed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -91,6 +91,7 @@ def test_a_handler_that_no_runner_ever_had_is_a_warning(
     assert cli("schedules", "add", "daily", "mail.send", "--every", "24h").err == ""
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_similar_to_a_known_one_is_a_warning(
     cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_refused_schedule_leaves_no_new_file(cli: Call, tmp_path: Path) -> Non
     assert file.exists()
 
 
+@pytest.mark.slow
 def test_check_reports_schedules_that_cannot_run_or_do_not_run(cli: Call, nightly: str) -> None:
     def findings() -> list[tuple[str, str]]:
         checks = cli("check", "--json").document["checks"]

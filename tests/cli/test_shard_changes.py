@@ -68,6 +68,7 @@ def test_a_filter_changes_each_shard_after_one_preview_and_one_undo_reverses_all
     assert "does not exist" in call("undo", "--group", "nope").err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [("retry",), ("delay", "--by", "10m"), ("edit", "--priority", 9), ("unblock",), ("erase",)], ids=str
 )
@@ -86,6 +87,7 @@ def test_every_change_by_a_filter_has_the_numbers_of_each_shard(
     assert result.code == (Exit.OK if count else Exit.CONFLICT)
 
 
+@pytest.mark.slow
 def test_a_limit_counts_over_all_shards(call: Call, profile: Sharded) -> None:
     result = call("terminate", "queue:default", "--limit", 4, "--yes", 5)
     assert (result.code, waiting(profile)) == (Exit.OK, [0, 1])
@@ -134,6 +136,7 @@ def test_a_shard_that_fails_after_its_preview_is_named(call: Call, profile: Shar
     assert [each["error"] is None for each in document["totals"]["rows"]] == [True, False]
 
 
+@pytest.mark.slow
 def test_nothing_matches_in_any_shard(call: Call, profile: Sharded) -> None:
     result = call("terminate", "queue:defautl")
     assert (result.code, result.out) == (Exit.OK, "No tasks match.\n")

@@ -119,6 +119,7 @@ def test_the_pages_of_a_merged_list_are_the_list(call: Call, profile: Sharded, s
     assert paged == listed
 
 
+@pytest.mark.slow
 def test_a_merged_list_continues_from_a_cursor_per_shard(call: Call, profile: Sharded) -> None:
     for route in (EU, US, EU):
         submit(call, route)
@@ -133,6 +134,7 @@ def test_a_merged_list_continues_from_a_cursor_per_shard(call: Call, profile: Sh
     assert call("tasks", "--after", "2", "--profile", "eu").code == Exit.OK
 
 
+@pytest.mark.slow
 def test_a_merged_list_without_a_shard_is_partial_and_goes_on_with_it_later(call: Call, profile: Sharded) -> None:
     for route in (EU, EU, US):
         submit(call, route)
@@ -304,6 +306,7 @@ def test_a_submit_waits_for_its_task_in_its_shard(call: Call, profile: Sharded) 
     assert call("submit", "work", "{}", "--route", US, "--json").document["shard"] == "us"
 
 
+@pytest.mark.slow
 def test_a_pause_holds_in_each_shard(call: Call, profile: Sharded) -> None:
     for route in (EU, US):
         submit(call, route)
@@ -312,6 +315,7 @@ def test_a_pause_holds_in_each_shard(call: Call, profile: Sharded) -> None:
     assert call("resume", "default").code == Exit.OK
 
 
+@pytest.mark.slow
 def test_a_schedule_is_changed_in_the_shard_that_owns_it(call: Call, profile: Sharded) -> None:
     for id in ("report.1", "report.2", "report.3", "report.4"):
         assert call("schedules", "add", id, "work", "--every", "1h").code == Exit.OK
@@ -457,6 +461,7 @@ def test_a_prune_deletes_in_each_shard_and_archives_in_a_folder_of_each(
     assert call("tasks", "--json").document["tasks"] == []
 
 
+@pytest.mark.slow
 def test_a_prune_without_a_shard_archives_the_others(call: Call, profile: Sharded, tmp_path: Path) -> None:
     for route in (EU, US):
         submit(call, route)

@@ -50,6 +50,7 @@ def shop(store: Store) -> Iterator[Shop]:
     REGISTRY._handlers.pop("signal.order")
 
 
+@pytest.mark.slow
 @pytest.mark.one_database
 def test_a_signal_continues_the_tasks_of_a_key(cli: Call, shop: Shop) -> None:
     tasks = [shop.order.options(key="order-17").submit() for _ in range(2)]
@@ -81,6 +82,7 @@ def test_a_signal_of_the_application_has_its_author(cli: Call, shop: Shop) -> No
         task.signal("approved")
 
 
+@pytest.mark.slow
 def test_a_signal_is_withdrawn_until_it_is_received(cli: Call, shop: Shop) -> None:
     task = shop.order.submit()
     assert cli("signal", task, "approved", 1).code == Exit.OK
@@ -93,6 +95,7 @@ def test_a_signal_is_withdrawn_until_it_is_received(cli: Call, shop: Shop) -> No
     assert "it has succeeded" in cli("undo", 3).err
 
 
+@pytest.mark.slow
 def test_forgotten_steps_run_again(cli: Call, shop: Shop) -> None:
     task = shop.order.submit()
     shop.work()

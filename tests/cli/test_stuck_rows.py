@@ -83,6 +83,7 @@ def test_each_command_names_a_locked_row_and_its_session(cli: Call, store: Store
     assert (runner["stuck"]["total"], runner["stuck"]["rows"][0]["task"]) == (1, task)
 
 
+@pytest.mark.slow
 def test_a_refused_row_that_is_not_claimed_is_named(cli: Call, store: Store) -> None:
     task = plant(store, "claim", None, "P0001 audit says no (function audit)")
     name = f"task {task} (mail.send): P0001 audit says no (function audit): it is not claimed, tried 4 times"
@@ -111,6 +112,7 @@ def test_no_text_of_a_stuck_row_reaches_the_terminal_unsanitized(cli: Call, stor
         assert not FORBIDDEN.search(result.out + result.err), command
 
 
+@pytest.mark.slow
 @pytest.mark.one_database
 @pytest.mark.both_databases
 def test_the_stuck_row_of_a_task_that_has_ended_is_not_named(cli: Call, store: Store) -> None:
@@ -156,6 +158,7 @@ HELD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(2)
 @on_postgresql
 @pytest.mark.parametrize("statement", HELD)
@@ -246,6 +249,7 @@ def test_a_command_names_the_session_that_locks_the_row_of_a_registry(
     assert cli(*words.split()).code == Exit.OK
 
 
+@pytest.mark.slow
 @on_sqlite
 def test_commands_and_the_check_name_the_program_that_locks_a_file(
     cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch

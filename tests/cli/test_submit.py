@@ -103,6 +103,7 @@ def registered(store: Store) -> None:
     store.write(lambda tx: register(tx, identity, 60.0))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("registered")
 def test_a_handler_that_no_runner_ever_had_gets_a_warning(cli: Call, store: Store) -> None:
     expected = "no runner ever had handler mail.sent, did you mean 'mail.send'; the task waits until a runner has it"
@@ -117,6 +118,7 @@ def test_a_handler_that_no_runner_ever_had_gets_a_warning(cli: Call, store: Stor
     assert cli("submit", "mail.send", '{"to": "ana"}').err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("registered")
 def test_a_payload_is_checked_against_the_signature_that_runners_stored(cli: Call, store: Store) -> None:
     for payload, why in {
@@ -194,6 +196,7 @@ def test_a_time_may_be_relative_or_absolute(cli: Call, store: Store) -> None:
     assert moment == datetime(2031, 1, 2, 2, 4, tzinfo=UTC)
 
 
+@pytest.mark.slow
 def test_a_duplicate_is_reported_and_counted(cli: Call, store: Store) -> None:
     once = ("submit", "a.b", "--unique-key", "k", "--unique", "for 1h", "--bucket", 17)
     assert "Submitted task 1." in cli(*once).out

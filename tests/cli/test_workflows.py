@@ -61,6 +61,7 @@ def test_show_names_the_workflow_of_a_task(cli: Call, flow: Store) -> None:
     assert cli("show", 2, "--json").document["workflow"] == {"id": 1, "name": "order 17"}
 
 
+@pytest.mark.slow
 def test_a_subtree_is_terminated_and_the_termination_undone(cli: Call, flow: Store) -> None:
     assert "2 changed" in cli("terminate", "below:2,3", "--yes", 2).out
     assert cli("workflows", "--json").document["workflows"][0]["state"] == "dead"

@@ -347,6 +347,7 @@ async def test_many_results_on_an_event_loop_are_rejected(handlers: SimpleNamesp
         results([TaskHandle[int](17)])
 
 
+@pytest.mark.slow
 async def test_a_timeout_does_not_include_opening_the_database(
     running_handlers: SimpleNamespace, migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ async def stored(database: Database, id: int) -> Any:
         return (await tx.rows(sa.select(task).where(task.c.id == id)))[0]
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 async def test_a_task_has_the_options_of_its_handler_and_of_the_call(
     export: Any, migrated_url: str, database: Database

@@ -123,6 +123,7 @@ async def test_a_waiting_caller_learns_of_the_end_of_its_task(handlers: SimpleNa
     assert await waits[2] == "written"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("running", "without_polls")
 async def test_a_caller_learns_of_a_task_that_is_cancelled_with_its_parent(handlers: SimpleNamespace) -> None:
     parent = await handlers.fail.submit_async()
@@ -134,6 +135,7 @@ async def test_a_caller_learns_of_a_task_that_is_cancelled_with_its_parent(handl
         await waits[0]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("running", "without_polls")
 async def test_the_end_of_a_task_counts_although_the_request_comes_after_it(handlers: SimpleNamespace) -> None:
     """Else each short task would be found by a poll."""

@@ -222,6 +222,7 @@ def pages(work: Work) -> Iterator[Work]:
     REGISTRY._handlers.pop("flow.pages")
 
 
+@pytest.mark.slow
 def test_a_task_fans_out_and_those_after_it_wait_for_all(store: TaskStore, work: Work, pages: Work) -> None:
     with workflow("book") as w:
         split = w.add(pages.new(names=["a", "b", "c"]))

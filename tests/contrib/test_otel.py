@@ -339,6 +339,7 @@ class Broken(SpanProcessor):
         time.sleep(self.blocks)
 
 
+@pytest.mark.slow
 @on_sqlite
 @pytest.mark.parametrize("blocks", [0.0, 0.03])
 async def test_a_tracer_that_fails_or_blocks_costs_spans_and_no_task(

@@ -281,6 +281,7 @@ async def _until_error(harness: Harness, task: int) -> None:
     await until(has_error)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("client")
 async def test_a_second_key_decrypts_and_the_first_one_encrypts(harness: Harness, migrated_url: str) -> None:
     charge = charge_with()
@@ -474,6 +475,7 @@ async def test_an_http_executor_gets_plain_values_and_its_result_is_encrypted(ha
     assert keyring.opened(result, "mail.send", "result") == f'"sent {SECRET}"'
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("client")
 async def test_the_tasks_of_a_chunk_are_decrypted_and_each_leaves_encrypted_values(harness: Harness) -> None:
     seen: list[str] = []

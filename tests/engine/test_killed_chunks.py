@@ -42,6 +42,7 @@ def replace_handler(harness: Harness, name: str, numbers: list[int]) -> None:
         numbers.extend(task.payload.number for task in chunk)
 
 
+@pytest.mark.slow
 async def test_a_kill_loses_the_outcomes_of_a_chunk_and_no_task(
     harness: Harness, migrated_url: str, tmp_path: Path
 ) -> None:

@@ -202,6 +202,7 @@ def test_a_module_that_exits_when_it_is_imported(error: str, tmp_path: Any, monk
             discover([name], installed=False)
 
 
+@pytest.mark.slow
 @raising
 async def test_the_exception_classes_of_a_rule_and_a_breaker(
     harness: Harness, caplog: pytest.LogCaptureFixture, error: str

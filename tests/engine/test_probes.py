@@ -74,6 +74,7 @@ async def test_a_runner_that_is_blocked_for_too_long_is_not_live_and_the_probe_n
             await until_probe(probes.url, "/livez", *OK)
 
 
+@pytest.mark.slow
 async def test_a_runner_without_its_database_is_live_and_not_ready(outage: Outage) -> None:
     harness = outage.harness
 

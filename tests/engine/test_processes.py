@@ -141,6 +141,7 @@ def slow_import() -> None:
 """
 
 
+@pytest.mark.slow
 @on_sqlite
 async def test_an_attempt_fails_if_the_import_of_its_module_does_not_end(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -94,6 +94,7 @@ class InTheMiddle:
         return getattr(self._database, name)
 
 
+@pytest.mark.slow
 async def test_an_urgent_tick_does_not_wait_for_a_backlog_or_for_the_next_survey(harness: Harness) -> None:
     starts: list[str] = []
 
@@ -188,6 +189,7 @@ async def test_a_runner_restores_its_schedule_and_ends_the_rounds_of_lost_runner
     assert f"cancelled tasks of runners that no longer exist: {round_of_lost}" in caplog.text
 
 
+@pytest.mark.slow
 async def test_a_schedule_whose_rows_the_database_refuses_stops_no_other(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:

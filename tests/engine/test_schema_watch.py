@@ -41,6 +41,7 @@ async def test_other_tables_are_reported_once_and_so_is_that_they_fit_again(
     assert "this runner continues" in messages[0]
 
 
+@pytest.mark.slow
 async def test_runners_producers_and_operators_go_on_after_an_additive_migration(
     harness: Harness, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ async def test_an_executor_pulls_a_task_and_its_result_is_stored(harness: Harnes
         assert await client.settle(task, result="again") == settled, "an executor may lose the reply"
 
 
+@pytest.mark.slow
 async def test_a_pull_takes_the_highest_priority_first(harness: Harness) -> None:
     low, high = [await harness.submit("mail.send", priority=number) for number in (1, 9)]
     async with served(harness) as (_, client):
@@ -158,6 +159,7 @@ async def test_a_free_slot_is_one_slot_over_all_handlers(harness: Harness) -> No
         assert await _running(harness) == 3
 
 
+@pytest.mark.slow
 async def test_a_backlog_takes_no_slots_of_executors_that_do_not_run_it(harness: Harness) -> None:
     for _ in range(20):
         await harness.submit("mail.send")
@@ -282,6 +284,7 @@ async def test_requests_that_are_not_part_of_the_protocol_are_refused(harness: H
         assert unknown["status"] == "refused"
 
 
+@pytest.mark.slow
 async def test_a_handler_stores_progress_lines_and_checkpoints(harness: Harness) -> None:
     id = await harness.submit("mail.send")
     tables = harness.database.tables

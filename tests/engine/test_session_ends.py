@@ -69,6 +69,7 @@ async def test_a_settle_sets_the_row_apart(harness: Harness, neighbours: int) ->
     assert (await harness.row(bad)).attempt == 1
 
 
+@pytest.mark.slow
 async def test_a_claim_of_suspects_sets_the_row_apart(harness: Harness) -> None:
     await work(harness)
     bad, suspect = await harness.submit("work", key="bad"), await harness.submit("work")

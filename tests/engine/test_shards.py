@@ -150,6 +150,7 @@ async def test_the_shards_divide_the_slots_and_none_starves(shards: Shards) -> N
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 async def test_a_single_slot_serves_the_shards_in_turn(shards: Shards) -> None:
     order: list[str] = []
 
@@ -330,6 +331,7 @@ async def test_a_child_runs_in_the_shard_of_its_caller_alone(shards: Shards) -> 
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("connected")
 async def test_a_runner_until_idle_waits_for_the_shards_that_the_last_task_submits_to(shards: Shards) -> None:
     ran: list[str] = []

@@ -56,6 +56,7 @@ async def submit_everywhere(harness: Harness, start: int = 0) -> list[int]:
     return list(await harness.database.write(submit_many, tasks))
 
 
+@pytest.mark.slow
 async def test_live_runners_divide_all_buckets_and_run_each_task_once(harness: Harness) -> None:
     done = work(harness)
     async with runners(harness, 3, "live") as engines:

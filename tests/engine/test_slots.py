@@ -384,6 +384,7 @@ async def test_the_oldest_suspect_keeps_its_turn_until_its_group_allows_it(
     assert begun == [wide, alone, later]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limited", [False, True])
 async def test_a_suspect_starts_while_other_tasks_take_every_slot(harness: Harness, limited: bool) -> None:
     """Other tasks are claimed before a slot is free, so that a suspect would wait for as long as there are some."""

@@ -31,6 +31,7 @@ async def work(harness: Harness) -> None:
     async def work() -> None: ...
 
 
+@pytest.mark.slow
 async def test_others_run_when_the_database_refuses_the_first_task(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,6 +128,7 @@ async def test_a_refused_suspect_is_named_and_others_run(harness: Harness) -> No
         await harness.wait_for(bad)
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize("limits", [{"concurrency": "3"}, {"per_tenant": "2"}, {"rate": "1000/s"}], ids=str)
 async def test_others_run_in_lanes_with_limits(harness: Harness, limits: dict[str, str]) -> None:

@@ -147,6 +147,7 @@ async def clear(harness: Harness) -> None:
         await harness.change(sa.delete(table))
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(2)
 @cases
 @FEW
@@ -190,6 +191,7 @@ async def test_all_but_the_refused_row_proceed_whatever_the_sqlstate(
     assert {row.task: row.cause for row in stuck.rows(case.verb)} == {ids[1]: StuckCause.REFUSED}
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(2)
 @cases
 @on_postgresql

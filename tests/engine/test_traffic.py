@@ -409,6 +409,7 @@ async def test_a_claim_order_holds(harness: Harness, order: str, first: int) -> 
         assert set(ran[:60]) == {5}, "the backlog is older than a step per priority"
 
 
+@pytest.mark.slow
 async def test_weights_hold(harness: Harness) -> None:
     ran: list[str] = []
 

@@ -94,6 +94,7 @@ async def test_without_news_a_submit_is_found_by_polling(harness: Harness) -> No
         await harness.wait_for(await harness.submit("work"))
 
 
+@pytest.mark.slow
 async def test_an_unblocked_and_a_replaced_task_wake_a_runner(harness: Harness) -> None:
     @harness.handler("work")
     async def work() -> None: ...

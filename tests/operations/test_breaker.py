@@ -103,6 +103,7 @@ class TestByHand:
         assert "The breaker of handler sms opened " in texts
         assert "ConnectionError: refused. The next probe starts in " in texts
 
+    @pytest.mark.slow
     async def test_why_closes_a_breaker_of_an_operator_but_none_that_failures_have_opened(
         self, database: Database
     ) -> None:

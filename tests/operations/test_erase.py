@@ -53,6 +53,7 @@ async def test_live_tasks_are_skipped(database: Database) -> None:
     assert len(result.skipped) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.one_database
 def test_an_archive_is_written_anew_without_the_contents(cli: Call, store: Store, tmp_path: Path) -> None:  # noqa: F811
     store.use(partial(add, id=1))

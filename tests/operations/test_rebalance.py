@@ -102,6 +102,7 @@ async def test_a_task_moves_to_the_shard_of_its_route_with_all_its_values(databa
     )
 
 
+@pytest.mark.slow
 async def test_a_second_run_moves_nothing(databases: dict[str, Database]) -> None:
     await databases["eu"].write(submit_many, [task(US)] * 1_200)
     first, second = Rebalance(databases, rule, BY), Rebalance(databases, rule, BY)

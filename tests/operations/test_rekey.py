@@ -129,6 +129,7 @@ async def test_the_preview_counts_the_tasks_that_the_operation_changes_in_chunks
     assert (len(result.changed), len(result.skipped)) == (3, 1)
 
 
+@pytest.mark.slow
 def test_the_command_shows_and_then_encrypts(
     cli: Call,  # noqa: F811 - a fixture
     monkeypatch: pytest.MonkeyPatch,

@@ -72,6 +72,7 @@ async def audited(database: Database) -> set[int]:
         return {row.task_id for row in await tx.rows(sa.select(tx.tables.audit.c.task_id))}
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(2)
 @operations
 @FEW

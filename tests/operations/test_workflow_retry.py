@@ -64,6 +64,7 @@ async def test_a_retried_part_of_a_workflow_runs_in_order(database: Database, ru
     assert await states(database, ids) == [State.SUCCEEDED] * 3
 
 
+@pytest.mark.slow
 async def test_a_part_that_fails_again_is_cancelled_again(database: Database, runner: Runner) -> None:
     ids = await failed_chain(database, runner)
     await retry(database, *ids)

@@ -207,6 +207,7 @@ async def test_a_due_time_that_a_retry_replaced_is_unknown(database: Database, r
     assert [[task.task.id for task in page.tasks] for page in listed] == [[], [id]]
 
 
+@pytest.mark.slow
 async def test_lists_and_queues_are_those_of_the_moment(database: Database, runner: Runner) -> None:
     ids = [await put(database, queue="mail") for _ in range(4)]
     late = await put(database, queue="later", delay=60.0)
@@ -245,6 +246,7 @@ async def test_lists_and_queues_are_those_of_the_moment(database: Database, runn
         await listed("tag:slow")
 
 
+@pytest.mark.slow
 async def test_the_causes_are_those_of_the_moment(database: Database, runner: Runner) -> None:
     parent, waiting = [await put(database, queue="mail") for _ in range(2)]
     child = await put_after(database, parent)

@@ -130,6 +130,7 @@ async def test_a_large_backlog_is_counted_with_the_same_statements(busy: Databas
     assert numbers[1] <= numbers[0] < 25
 
 
+@pytest.mark.slow
 async def test_the_worst_tenants_at_their_limit_are_listed(busy: Database) -> None:
     await limit(busy, "queue", "mail", per_tenant="2")
     for number, (tenant, running) in enumerate([("acme", 2), ("zeta", 3), ("calm", 1), ("idle", 2), (None, 9)]):

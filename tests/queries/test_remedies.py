@@ -244,6 +244,7 @@ async def test_tasks_ahead_that_free_slots_take_as_well_are_no_cause(database: D
     assert await would(database, id) == f"It would start now if: its priority were 2, or runner {free} had 4 slots."
 
 
+@pytest.mark.slow
 async def test_the_advised_priority_follows_from_the_tasks_ahead(database: Database) -> None:
     await add_runner(database, handlers='["work"]', capacity=1)
     await put_many(database, 1, priority=3)

@@ -102,6 +102,7 @@ async def test_every_order_lists_each_task_once_at_any_page_size(mixed: Database
         assert await listed(mixed, text, sort, limit=1) == expected, (text, sort)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan_limit", [1, 5])
 async def test_a_walk_finds_all_tasks_at_any_scan_limit(mixed: Database, scan_limit: int) -> None:
     for (text, sort), expected in EXPECTED.items():

@@ -174,6 +174,7 @@ def block(*tasks: tuple[int, str], locked: bool = False) -> str:
     return json.dumps({"seconds": 12.0, "tasks": tasks, "place": "reports.py:7", "locked": locked})
 
 
+@pytest.mark.slow
 async def test_a_blocked_event_loop_is_the_cause_for_its_own_task_and_for_others(database: Database) -> None:
     id = await add_runner(
         database, handlers='["reports.render", "work"]', capacity=9, pid=4117, heartbeat_at=ahead(300)
@@ -273,6 +274,7 @@ async def test_threads_are_full_though_slots_are_free(database: Database) -> Non
     assert await kinds(database, plain) == ["now"]
 
 
+@pytest.mark.slow
 async def test_tasks_ahead_are_counted_in_claim_order(database: Database) -> None:
     await add_runner(database, handlers='["work", "other"]', capacity=5)
     await put_many(database, 3, handler="other", priority=9)
@@ -336,6 +338,7 @@ async def test_tasks_of_a_higher_priority_that_become_due_leave_less_of_the_rate
         assert re.search(r": about [\d.]+s at the rate of the last 10 minutes", text)
 
 
+@pytest.mark.slow
 async def test_waiting_tasks_that_became_due_lately_leave_less_of_the_rate(database: Database, runner: Runner) -> None:
     minute = Minute(await database.read(clock), "default", "work")
     minute.counts |= {"succeeded": 60}
@@ -363,6 +366,7 @@ async def test_a_capped_count_is_marked(database: Database, runner: Runner) -> N
         assert str((await database.read(read_facts, id, cap)).ahead) == shown
 
 
+@pytest.mark.slow
 async def test_the_wait_follows_from_the_rate_of_the_last_minutes(database: Database, runner: Runner) -> None:
     now = await database.read(clock)
     minute = Minute(now.replace(second=0, microsecond=0) - timedelta(minutes=8), "default", "work")

@@ -193,6 +193,7 @@ async def test_filters_find_the_tasks_of_a_workflow_and_below_a_task(database: D
     assert await found(f"below:{a} -below:{c}") == [a, b]
 
 
+@pytest.mark.slow
 async def test_counts_equal_those_of_sql(database: Database, runner: Runner) -> None:
     chance = random.Random(7)
     for size in (1, 5, 12):

@@ -152,6 +152,7 @@ async def test_more_than_a_few_tasks_require_their_count_typed(database: Databas
         await operator.sees_notice("21 changed")
 
 
+@pytest.mark.slow
 async def test_a_retry_of_a_blocked_task_names_the_key_that_unblocks_it(database: Database, watch: Watch) -> None:
     parent = await add_past(database, 5, State.DEAD)
     blocked = await database.write(submit, NewTask("mail.send", after=(DependsOn(parent),)))
@@ -166,6 +167,7 @@ async def test_a_retry_of_a_blocked_task_names_the_key_that_unblocks_it(database
     assert (await stored(database, blocked)).state == State.WAITING
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_an_action_explains_why_it_does_not_apply(database: Database, watch: Watch) -> None:
     await add_past(database, 5)
@@ -269,6 +271,7 @@ async def test_the_payload_is_edited_in_the_editor_of_the_operator(
     assert json.loads((await stored(database, id)).payload) == {"n": 2, "token": "geheim"}
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_dead_task_is_requeued_with_another_payload(database: Database, watch: Watch) -> None:
     await add_past(database, 5, State.DEAD, payload='{"wieght": 2}', attempt=3, max_attempts=3)
@@ -284,6 +287,7 @@ async def test_a_dead_task_is_requeued_with_another_payload(database: Database, 
     assert (task.state, task.attempt, task.payload) == (State.WAITING, 0, '{"weight": 2}')
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_change_group_is_undone_as_a_whole(database: Database, watch: Watch) -> None:
     ids = [await add_live(database, run_at=ahead(600)) for _ in range(3)]
@@ -313,6 +317,7 @@ async def test_a_change_group_is_undone_as_a_whole(database: Database, watch: Wa
     assert [(await stored(database, id)).state for id in ids] == ["waiting"] * 3
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_audit_selects_the_change_that_its_notice_offers_to_undo(database: Database, watch: Watch) -> None:
     first, second = [await add_live(database, run_at=ahead(3600)) for _ in range(2)]
@@ -387,6 +392,7 @@ async def test_a_queue_is_paused_and_resumed_from_the_overview(database: Databas
     assert [entry.verb for entry in await audited(database)] == ["resume", "pause"]
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_each_limit_has_an_input_and_only_edited_ones_change(database: Database, watch: Watch) -> None:
     await add_live(database, queue="mail")
@@ -409,6 +415,7 @@ async def test_each_limit_has_an_input_and_only_edited_ones_change(database: Dat
         await operator.sees_notice("Queue mail: at most 20 running, 100/min started")
 
 
+@pytest.mark.slow
 async def test_a_handler_is_paused_and_resumed_from_a_task(database: Database, watch: Watch) -> None:
     await add_live(database, "mail.send")
     async with watch("tasks") as operator:
@@ -440,6 +447,7 @@ async def test_a_handler_is_paused_by_command(database: Database, watch: Watch) 
         await operator.sees_notice("name a queue, or a handler")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_task_is_rewound_and_a_running_one_is_asked_for_its_stack(database: Database, watch: Watch) -> None:
     runner = await add_runner(database)
@@ -617,6 +625,7 @@ async def test_a_queue_is_limited_by_key_and_a_handler_by_command(database: Data
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("production", [True, False])
 async def test_the_edit_form_keeps_its_version_and_its_keys_beside_a_scroll_bar(
     production: bool, database: Database, watch: Watch
@@ -645,6 +654,7 @@ async def test_more_than_a_thousand_tasks_are_not_production(database: Database,
         assert "Production" not in operator.text
 
 
+@pytest.mark.slow
 async def test_a_retry_of_one_task_has_no_spread(database: Database, watch: Watch) -> None:
     for _ in range(2):
         await add_live(database, run_at=ahead(60))
@@ -737,6 +747,7 @@ async def test_a_confirmation_of_a_filter_asks_again_if_its_number_or_its_risk_h
         assert (await perform.changes_since(session, smaller)).startswith("2 tasks will change, and not 1: ")
 
 
+@pytest.mark.slow
 async def test_rows_that_have_not_changed_are_confirmed_at_once(database: Database, watch: Watch, stale: None) -> None:
     id = await add_live(database, run_at=ahead(60))
     async with watch("tasks") as operator:
@@ -747,6 +758,7 @@ async def test_rows_that_have_not_changed_are_confirmed_at_once(database: Databa
     assert (await history_row(database, id)).state == State.CANCELLED
 
 
+@pytest.mark.slow
 async def test_a_confirmation_asks_again_if_an_answer_changes_while_it_compares(
     database: Database, watch: Watch, stale: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ async def test_the_filter_and_the_open_task_stay_at_a_past_time(database: Databa
         await operator.sees(f"{id}  work", "order-1")
 
 
+@pytest.mark.slow
 async def test_keys_step_through_the_time(watch: Watch, id: int) -> None:
     async with watch() as operator:
         await at(operator, "7m", "As of", "mail")
@@ -143,6 +144,7 @@ async def test_no_action_is_possible_at_a_past_time(watch: Watch, id: int) -> No
         await operator.sees_notice("the health of the database is not recorded")
 
 
+@pytest.mark.slow
 async def test_a_past_time_is_read_once(watch: Watch, id: int) -> None:
     async with watch() as operator:
         await at(operator, "7m", "As of", "mail")
@@ -163,6 +165,7 @@ async def test_an_unknown_time_is_refused(watch: Watch, id: int, text: str, why:
         assert operator.console.session.at is None
 
 
+@pytest.mark.slow
 async def test_further_tasks_of_a_past_time_are_read_at_the_end_of_the_list(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

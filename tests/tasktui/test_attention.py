@@ -109,6 +109,7 @@ async def test_action_keys_act_on_the_subject_of_an_alert(database: Database, wa
         await operator.sees("Silence", "handler-unclaimed")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_enter_goes_to_the_largest_failure_group_of_the_queue(database: Database, watch: Watch) -> None:
     await add_runner(database, handlers='["a", "b"]', lease=600)

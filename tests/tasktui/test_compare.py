@@ -70,6 +70,7 @@ async def test_two_databases_are_compared(database: Database, watch: Watch, eu: 
         assert not isinstance(operator.screen, CompareScreen)
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_two_times_of_a_database_are_compared(database: Database, watch: Watch) -> None:
     await add_live(database, queue="mail", submitted_at=ahead(-7200), run_at=ahead(-7200))

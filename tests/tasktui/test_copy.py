@@ -33,6 +33,7 @@ async def copied(operator: Operator, text: str) -> None:
     await operator.until(lambda: not isinstance(operator.screen, CopyScreen))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "size"), [("tasks", NARROW), ("task", WIDE)])
 async def test_a_text_of_a_task_is_copied_by_two_keys(
     database: Database, watch: Watch, mode: str, size: tuple[int, int]
@@ -61,6 +62,7 @@ async def test_a_text_of_a_task_is_copied_by_two_keys(
         await operator.sees_notice(f"Copied the link: tasktui --task {id}")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_failure_group_is_copied_and_an_empty_screen_copies_nothing(database: Database, watch: Watch) -> None:
     async with watch("failures") as operator:

@@ -117,6 +117,7 @@ async def us(tmp_path: Path) -> AsyncIterator[Session]:
     await database.dispose()
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_an_unavailable_database_is_named_and_tried_again(
     watch: Watch, us: Session, sqlite: SqliteDatabases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

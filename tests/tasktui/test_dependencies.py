@@ -1,5 +1,7 @@
 """Dependencies on the task screen, and unblocking them there."""
 
+import pytest
+
 from runner.db.database import Database
 from runner.model.task import State
 from tasktui.dialogs.ask import ConfirmScreen
@@ -28,6 +30,7 @@ async def test_the_family_of_a_task_is_shown(database: Database, watch: Watch) -
         assert "\x1b" not in operator.text
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_dependency_is_unblocked_on_the_task_screen(database: Database, watch: Watch) -> None:
     root = await put(database)

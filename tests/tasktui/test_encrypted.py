@@ -47,6 +47,7 @@ async def test_without_the_key_the_screen_names_it(task_id: int, watch: Watch) -
         assert "4111-1111" not in operator.text
 
 
+@pytest.mark.slow
 async def test_the_payload_of_an_encrypted_task_cannot_be_edited(task_id: int, watch: Watch) -> None:
     async with watch("task", task_id=task_id, size=(140, 50)) as operator:
         await operator.sees(SHOWN)

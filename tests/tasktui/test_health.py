@@ -45,6 +45,7 @@ async def test_a_database_that_is_away_is_reported(watch: Watch) -> None:
         session.database = there
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_heading_shows_the_connection(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "SLOW", 60)  # the machine may have much else to do

@@ -115,6 +115,7 @@ async def check_identity(database: Database, watch: Watch, steps: Sequence[Step]
         await act_on_what_stands_still(operator, database)
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 @given(steps=steps)
 @settings(UNHURRIED)
@@ -166,6 +167,7 @@ async def test_queues_keep_their_order_and_the_cursor_its_queue_while_an_operato
         assert "order held" not in operator.text
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_queue_that_moves_in_the_order_stays_in_sight(database: Database, watch: Watch) -> None:
     for number in range(60):

@@ -36,6 +36,7 @@ async def ids(database: Database) -> list[int]:
     return [await add_live(database, "mail.send", queue="mail", key=f"order-{number}") for number in range(3)]
 
 
+@pytest.mark.slow
 async def test_characters_do_not_overtake_other_keys_in_the_filter(ids: list[int], watch: Watch) -> None:
     async with watch("tasks") as operator:
         await operator.sees("order-1")
@@ -56,6 +57,7 @@ async def test_a_command_runs_before_the_next_key(ids: list[int], watch: Watch) 
         assert not operator.notices
 
 
+@pytest.mark.slow
 async def test_a_pause_by_command_is_previewed_and_confirmed(database: Database, ids: list[int], watch: Watch) -> None:
     async with watch("tasks", production=True, profile="shop") as operator:
         await operator.sees("order-1")
@@ -70,6 +72,7 @@ async def test_a_pause_by_command_is_previewed_and_confirmed(database: Database,
     assert (entry.verb, entry.reason) == ("pause", "relay is down")
 
 
+@pytest.mark.slow
 async def test_the_confirmation_warns_about_a_queue_that_was_never_used(
     database: Database, ids: list[int], watch: Watch
 ) -> None:
@@ -173,6 +176,7 @@ async def test_keys_after_a_refused_command_are_ignored(ids: list[int], watch: W
         assert operator.screen.title == "Tasks"
 
 
+@pytest.mark.slow
 async def test_keys_after_a_command_wait_for_its_dialog(ids: list[int], watch: Watch) -> None:
     async with watch("tasks") as operator:
         await operator.sees("order-1")
@@ -233,6 +237,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return event
 
 
+@pytest.mark.slow
 async def test_escape_cancels_a_dialog_that_the_database_delays(
     ids: list[int], watch: Watch, answers: asyncio.Event
 ) -> None:
@@ -250,6 +255,7 @@ async def test_escape_cancels_a_dialog_that_the_database_delays(
         assert operator.screen.title == "Audit"
 
 
+@pytest.mark.slow
 async def test_a_key_after_escape_opens_its_own_dialog_only(
     ids: list[int], watch: Watch, answers: asyncio.Event
 ) -> None:

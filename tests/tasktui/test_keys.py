@@ -25,6 +25,7 @@ async def opens(operator: Operator, key: str, title: str, filter_text: str) -> N
     await operator.until(lambda: operator.console.databases.opened.tasks.filter_text == filter_text)
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_enter_lists_the_tasks_of_a_queue_and_of_a_runner(database: Database, watch: Watch) -> None:
     runner = await add_runner(database)
@@ -38,6 +39,7 @@ async def test_enter_lists_the_tasks_of_a_queue_and_of_a_runner(database: Databa
         await operator.sees("1 task")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_keys_of_the_list_discard_a_typed_filter_turn_pages_and_hide_the_preview(
     database: Database, watch: Watch
@@ -62,6 +64,7 @@ async def test_keys_of_the_list_discard_a_typed_filter_turn_pages_and_hide_the_p
     assert first in ids
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_keys_of_a_failure_group_limit_its_handler_and_open_its_breaker(database: Database, watch: Watch) -> None:
     await add_attempt(database, await add_live(database), started_at=ahead(-2), ended_at=ahead(-1))
@@ -100,6 +103,7 @@ async def test_a_wide_and_tall_overview_plots_the_run_times_of_the_last_hour(dat
         await operator.sees("RUN TIME", "p50", "p95")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_enter_lists_the_tasks_of_a_queue_at_a_past_time(database: Database, watch: Watch) -> None:
     await add_live(database, queue="mail", run_at=ahead(-900), submitted_at=ahead(-900))
@@ -112,6 +116,7 @@ async def test_enter_lists_the_tasks_of_a_queue_at_a_past_time(database: Databas
         await operator.sees("1 task")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_enter_leads_to_the_next_input_of_the_edit_form(database: Database, watch: Watch) -> None:
     await add_live(database)

@@ -92,6 +92,7 @@ async def test_a_click_on_a_key_cap_presses_the_key(database: Database, watch: W
     assert (await stored(database, id)).version == 0
 
 
+@pytest.mark.slow
 async def test_a_click_on_a_key_cap_of_a_dialog_confirms_or_cancels(database: Database, watch: Watch) -> None:
     id = await add_live(database)
     async with watch("tasks") as operator:

@@ -106,6 +106,7 @@ async def test_task_and_edit_name_the_plan_of_the_handler(
             assert re.search(r"Retry plan +handler's", operator.text)
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_without_a_signature_the_payload_is_json(database: Database, watch: Watch) -> None:
     await add_live(database, handler="old.job")
@@ -124,6 +125,7 @@ async def test_without_a_signature_the_payload_is_json(database: Database, watch
     assert (row.handler, row.payload, row.priority, row.key) == ("old.job", '{"n": 1}', 3, "order-9")
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize(
     ("handler", "payload", "label", "text", "expected"),
@@ -176,6 +178,7 @@ async def test_forms_refuse_a_payload_that_the_stored_signature_does_not_take(si
     assert await audited(signed) == []
 
 
+@pytest.mark.slow
 async def test_the_form_of_an_unknown_handler_names_the_one_that_was_probably_meant(
     signed: Database, watch: Watch
 ) -> None:
@@ -208,6 +211,7 @@ async def test_a_form_submits_what_the_signature_refuses_with_a_reason(signed: D
     assert entry.reason == "v2 takes text"
 
 
+@pytest.mark.slow
 async def test_more_arguments_may_not_name_an_argument_that_has_an_entry(signed: Database, watch: Watch) -> None:
     more = '{"order": 8, "tenant": "li", "note": "x"}'
     async with watch("tasks") as operator:
@@ -229,6 +233,7 @@ async def test_more_arguments_may_not_name_an_argument_that_has_an_entry(signed:
     assert payload == {"order": 7, "amount": 1.5, "tenant": "li"}
 
 
+@pytest.mark.slow
 async def test_a_copy_keeps_a_refused_payload_with_a_reason(signed: Database, watch: Watch) -> None:
     copied = await add_past(signed, 900, handler="payments.charge", payload='{"order": 7, "token": "hunter-22"}')
     async with watch("task", task_id=copied) as operator:
@@ -249,6 +254,7 @@ async def test_a_copy_keeps_a_refused_payload_with_a_reason(signed: Database, wa
     assert payload == {"order": 8, "token": "hunter-22"}
 
 
+@pytest.mark.slow
 async def test_an_edit_saves_a_refused_payload_only_with_a_reason(signed: Database, watch: Watch) -> None:
     id = await add_live(signed, handler="payments.charge", payload='{"order": 7, "amount": 1}')
     async with watch("task", task_id=id) as operator:

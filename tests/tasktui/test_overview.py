@@ -579,6 +579,7 @@ def test_what_was_counted_further_stands_where_counting_stopped_early() -> None:
     assert slow.ready == cut
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_most_queues_are_shown_before_the_lower_plots(database: Database, watch: Watch) -> None:
     for pid in range(6):

@@ -71,6 +71,7 @@ def test_every_order_sorts_with_the_highest_first() -> None:
     assert matcher("late")(BEHIND)
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(2)
 @pytest.mark.parametrize("size", [NARROW, WIDE])
 async def test_queues_are_filtered_and_sorted_by_key(database: Database, watch: Watch, size: tuple[int, int]) -> None:
@@ -107,6 +108,7 @@ async def test_queues_are_filtered_and_sorted_by_key(database: Database, watch: 
         await operator.sees("↓ ready")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_click_on_a_head_sorts_the_queues_and_a_second_one_reverses(database: Database, watch: Watch) -> None:
     for name, number in (("alpha", 1), ("beta", 3)):

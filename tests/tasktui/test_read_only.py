@@ -228,6 +228,7 @@ async def test_writing_is_unlocked_by_command_with_a_reason(database: Database, 
     assert entry.reason == "mend the mail queue"
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_lock_closes_by_itself_even_on_an_open_question(database: Database, watch: Watch) -> None:
     id = await add_live(database)

@@ -164,6 +164,7 @@ async def waited(database: Database) -> None:
         await database.write(write_statistics, 1, [minute], {})
 
 
+@pytest.mark.slow
 async def test_the_waits_are_plotted_where_they_have_room(waited: None, watch: Watch) -> None:
     async with watch("reports", (200, 60)) as operator:
         await operator.sees("─ VOLUME ─", "─ RUN TIME ─", "─ WAIT ─", "   1h ┤", "   1m ┤")
@@ -232,6 +233,7 @@ async def test_span_and_lines_can_be_changed(worked: None, watch: Watch) -> None
         await operator.sees("span:30 days")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_line_leads_to_its_tasks(worked: None, watch: Watch) -> None:
     async with watch("reports") as operator:

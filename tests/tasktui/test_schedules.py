@@ -176,6 +176,7 @@ async def test_the_values_of_a_schedule_are_edited_and_that_is_undone(
     assert [(entry.verb, entry.reason) for entry in entries[:2]] == [("edit", None), ("edit", "the night is quiet")]
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_an_edit_over_another_edit_of_a_schedule_changes_nothing(database: Database, watch: Watch) -> None:
     await add(database)
@@ -192,6 +193,7 @@ async def test_an_edit_over_another_edit_of_a_schedule_changes_nothing(database:
     assert (await row(database)).spec.rule == "every 1h"
 
 
+@pytest.mark.slow
 async def test_a_schedule_is_added_and_that_is_undone(database: Database, watch: Watch) -> None:
     await database.write(register, Identity("web-1", 1, "1", ["hh"], 4), 60.0)
     async with watch("schedules", (120, 40)) as operator:
@@ -218,6 +220,7 @@ async def test_a_schedule_is_added_and_that_is_undone(database: Database, watch:
     assert (entry.verb, entry.reason) == ("add", "by phone")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_payload_that_the_handler_refuses_stays_in_the_form(database: Database, watch: Watch) -> None:
     def send(order: int) -> None: ...
@@ -272,6 +275,7 @@ async def test_the_overview_of_a_wide_screen_shows_the_next_schedules(database: 
         await operator.sees("NEXT SCHEDULES", "carts.remind")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_keys_of_a_schedule_open_its_runs_explain_the_last_and_change_the_span(
     database: Database, watch: Watch

@@ -144,6 +144,7 @@ async def test_a_failure_leads_to_its_tasks(task_id: int, watch: Watch) -> None:
         await operator.sees("failure:", f"{task_id + 1}  ✗ dead")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_failure_groups_are_sorted_by_the_next_figure(database: Database, watch: Watch) -> None:
     for id, (name, number, minutes, verb) in enumerate((("many", 3, 50, "retry"), ("new", 1, 1, "die")), 1):
@@ -207,6 +208,7 @@ def test_the_heading_has_two_lines_however_narrow_the_terminal_is(name: str, loc
         assert "2 Tasks" in second
 
 
+@pytest.mark.slow
 async def test_runners_are_summed_by_host_and_a_blocked_one_is_named(database: Database, watch: Watch) -> None:
     block = json.dumps({"seconds": 11.0, "tasks": [[41, "reports.render"]], "place": "", "locked": False})
     ids = []
@@ -280,6 +282,7 @@ async def test_a_wide_and_tall_screen_shows_the_last_hour_of_each_runner(databas
         assert set(row.split("▁", 1)[1].split()[0]) == {"▁", "▇"}
 
 
+@pytest.mark.slow
 async def test_the_group_under_the_cursor_is_explained(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +307,7 @@ async def test_the_group_under_the_cursor_is_explained(
                 assert operator.text.index("order-4") < operator.text.index("order-0")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_commands_open_screens_and_the_help_and_quit(database: Database, watch: Watch) -> None:
     async with watch("overview") as operator:
@@ -340,6 +344,7 @@ async def test_keys_of_a_failure_group_unfold_its_frames_and_explain_its_tasks(
         await operator.sees("the due time is in the future")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_keys_of_a_task_unfold_it_and_return_and_the_audit_names_a_single_change(
     database: Database, watch: Watch
@@ -428,6 +433,7 @@ async def test_the_help_cuts_no_line(database: Database, watch: Watch, size: tup
             assert about in " ".join(" ".join(text_of(row).split()) for row in canvas.rows), mode
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_big_screen_unfolds_a_task_that_has_room(database: Database, watch: Watch) -> None:
     numbers = ", ".join(str(number) for number in range(30))

@@ -101,6 +101,7 @@ async def test_the_overview_has_each_shard_each_queue_and_their_totals(profile: 
         assert row(operator, "mail")[:4] == ["mail", "1", "0", "1"]
 
 
+@pytest.mark.slow
 async def test_a_shard_that_is_away_is_unknown_until_it_answers(profile: Sharded) -> None:
     file = Path(profile.urls["us"].removeprefix("sqlite:///"))
     async with filled(profile) as databases, console_of(profile, NARROW) as operator:
@@ -165,6 +166,7 @@ async def test_the_list_has_the_tasks_of_all_shards_and_opens_one_in_its_shard(p
             await database.dispose()
 
 
+@pytest.mark.slow
 async def test_a_list_without_a_shard_is_partial(profile: Sharded) -> None:
     file = Path(profile.urls["us"].removeprefix("sqlite:///"))
     async with filled(profile) as databases, console_of(profile, NARROW) as operator:
@@ -183,6 +185,7 @@ async def test_a_list_without_a_shard_is_partial(profile: Sharded) -> None:
         await operator.sees("6 tasks")
 
 
+@pytest.mark.slow
 async def test_a_long_list_reads_more_near_its_end(profile: Sharded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_pages, "PAGE", 3)
     monkeypatch.setattr(task_pages, "NEXT_PAGE_DISTANCE", 1)
@@ -333,6 +336,7 @@ async def test_a_locked_shard_is_not_changed_and_write_opens_all(profile: Sharde
         assert session.shard("us").writable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["pause mail", "at 20m ago", "submit h"])
 async def test_no_change_and_no_past_time_of_all_shards(profile: Sharded, command: str) -> None:
     async with filled(profile) as databases, console_of(profile) as operator:

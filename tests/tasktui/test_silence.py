@@ -34,6 +34,7 @@ async def test_the_first_alert_is_silenced_by_key_and_its_silence_ends(database:
         await operator.sees_notice("no-runner sends its notices again")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_rule_is_silenced_by_command(database: Database, watch: Watch) -> None:
     async with watch("overview") as operator:

@@ -49,6 +49,7 @@ async def test_each_key_works_at_each_size(database: Database, watch: Watch, mod
         await press_each(operator, mode)
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 @pytest.mark.parametrize("size", SIZES[:3], ids=lambda size: f"{size[0]}x{size[1]}")
 async def test_the_help_opens_in_a_tiny_terminal(database: Database, watch: Watch, size: tuple[int, int]) -> None:

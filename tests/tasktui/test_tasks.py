@@ -48,6 +48,7 @@ async def test_the_list_fits_eighty_columns(database: Database, watch: Watch) ->
         assert all(len(line) <= NARROW[0] for line in operator.text.splitlines())
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_order_stays_fixed_and_newer_tasks_are_announced(database: Database, watch: Watch) -> None:
     first = await add_live(database)
@@ -85,6 +86,7 @@ async def test_the_attempts_of_a_succeeded_task_end_with_the_success(database: D
         assert row.count("█") > 10  # The axis ends with the task, not a day later.
 
 
+@pytest.mark.slow
 @pytest.mark.representatives(1)
 @ON_ONE_DATABASE
 @pytest.mark.parametrize("theme", ["dark", "sixteen", "none"])
@@ -108,6 +110,7 @@ async def test_dialogs_leave_the_screen_behind_and_the_cursor_in_sight(
             await operator.until(lambda: not operator.screen.is_modal)
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_empty_fields_have_a_mark_where_the_theme_has_no_ground(database: Database, watch: Watch) -> None:
     id = await add_live(database)
@@ -121,6 +124,7 @@ async def test_empty_fields_have_a_mark_where_the_theme_has_no_ground(database: 
         )
 
 
+@pytest.mark.slow
 async def test_n_and_p_open_the_neighbours_of_a_task_in_its_list(database: Database, watch: Watch) -> None:
     ids = [await add_live(database, key=f"order-{number}") for number in range(3)]
     await add_live(database, queue="other", key="elsewhere")
@@ -197,6 +201,7 @@ async def test_an_invalid_filter_is_explained(database: Database, watch: Watch) 
         await operator.sees_notice("unknown field 'stat', did you mean 'state'")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_marks_outlive_the_filter_and_are_counted_until_a_star_replaces_them(
     database: Database, watch: Watch
@@ -255,6 +260,7 @@ async def test_queues_that_were_seen_are_offered_to_the_filter(database: Databas
         await operator.until(lambda: operator.console.databases.opened.tasks.filter_text == "queue:mail")
 
 
+@pytest.mark.slow
 async def test_further_pages_are_read_at_the_end_of_the_list(database: Database, watch: Watch) -> None:
     async with database.writing() as tx:
         await tx.execute(sa.insert(tx.tables.task), [{"handler": "h", "error": "x" * 300}] * 450)
@@ -266,6 +272,7 @@ async def test_further_pages_are_read_at_the_end_of_the_list(database: Database,
         await operator.until(lambda: "450 tasks" in operator.text and "loaded" not in operator.text)
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_list_is_sorted_with_one_key_and_shows_the_order(database: Database, watch: Watch) -> None:
     first, second = await add_live(database, run_at=ahead(60)), await add_live(database, run_at=ahead(30))
@@ -330,6 +337,7 @@ async def test_a_search_that_stopped_goes_on_until_it_finds_more(
         assert operator.screen.pages.listing.ids == (1,)
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_preview_follows_the_state_in_the_list(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
@@ -342,6 +350,7 @@ async def test_the_preview_follows_the_state_in_the_list(
         await operator.sees("⊘ cancelled", "Cancelled")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [NARROW, WIDE])
 async def test_the_list_hides_succeeded_tasks_until_a_key_shows_them(
     database: Database, watch: Watch, size: tuple[int, int]

@@ -91,6 +91,7 @@ def test_a_theme_of_attributes_has_no_colours() -> None:
         theme.use("pink")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_theme_is_kept_for_the_profile(watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "COLORTERM", "truecolor")

@@ -97,6 +97,7 @@ async def test_a_key_of_the_explanation_opens_the_preview_of_its_remedy(database
         await operator.sees_notice("read-only")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_resize_is_a_key_with_its_size_in_the_dialog(database: Database, watch: Watch) -> None:
     busy = await add_runner(database, handlers='["smtp.send"]', capacity=1)
@@ -114,6 +115,7 @@ async def test_a_resize_is_a_key_with_its_size_in_the_dialog(database: Database,
         await operator.sees("No live runner")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_key_belongs_to_the_selected_cause(database: Database, watch: Watch) -> None:
     await add_runner(database, handlers='["a", "b"]')
@@ -175,6 +177,7 @@ async def test_escape_goes_back_to_the_screen_and_the_filter_before(database: Da
         await operator.until(lambda: operator.screen.title == "Overview")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_explanation_is_refreshed(database: Database, watch: Watch) -> None:
     id = await add_live(database, "smtp.send")

@@ -49,6 +49,7 @@ def test_a_name_is_cut_in_the_middle(text: str, width: int, expected: str) -> No
     assert width == 0 or cell_len(cut) <= width
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)])
 async def test_two_long_names_differ_on_the_screen(database: Database, watch: Watch, size: tuple[int, int]) -> None:

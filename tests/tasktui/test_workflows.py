@@ -61,6 +61,7 @@ async def test_a_task_opens_the_graph_of_its_workflow_also_beyond_the_list(
         await operator.until(lambda: f" {alone} " in operator.text and "g  graph" not in operator.text)
 
 
+@pytest.mark.slow
 async def test_finished_workflows_are_hidden_by_a_key(database: Database, runner: Runner, watch: Watch) -> None:
     await put_workflow(database, (), name="past")
     (task,) = await runner.claim(1)
@@ -72,6 +73,7 @@ async def test_finished_workflows_are_hidden_by_a_key(database: Database, runner
         await operator.until(lambda: "1 unfinished workflow" in operator.text and "past" not in operator.text)
 
 
+@pytest.mark.slow
 async def test_enter_lists_the_tasks_of_a_workflow(database: Database, runner: Runner, watch: Watch) -> None:
     await held(database, runner)
     async with watch("workflows", WIDE) as operator:
