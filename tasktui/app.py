@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, cast
 from rich.segment import Segments
 from rich.text import Text
 from textual import constants, on
+from textual.app import ScreenStackError
 from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.events import TextSelected
@@ -376,6 +377,11 @@ class Console(KeyBuffer):
     def show_waiting(self, text: str) -> None:
         """Show that the dialog of an action waits for the database, or that escape cancelled it before it opened."""
         self.show_notice(text, tone=Tone.PARTIAL)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Ignore a message that needs a screen after the console has closed; another error ends the console."""
+        if self.is_running or not isinstance(error, ScreenStackError):
+            super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
         """Exit with our own message: the default one prints local variables, and so passwords and payloads."""

@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
 
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider, SearchIcon
 from textual.content import Content
@@ -87,6 +88,10 @@ class PaletteScreen(CommandPalette):
 
     def __init__(self) -> None:
         super().__init__([PaletteProvider], id="--command-palette")
+
+    def dismiss(self, result: None = None) -> AwaitComplete:
+        """Close the palette once, as `ModalDialog` does."""
+        return super().dismiss(result) if self in self.app.screen_stack else AwaitComplete()
 
     def compose(self) -> ComposeResult:
         """Build the heading above the palette."""

@@ -90,6 +90,10 @@ async def test_the_palette_finds_an_action_by_its_words(watch: Watch) -> None:
         await operator.sees("Pause handler", "▸ pause handler")
         assert "Drain" not in operator.text
         assert operator.screen.query(Heading), "the state of safety stays bright"
+        palette = operator.screen
+        palette.dismiss(None)
+        palette.dismiss(None)  # Two clicks in one burst do the same.
+        await operator.until(lambda: operator.screen.title == "Tasks")
 
 
 @ON_ONE_DATABASE

@@ -8,18 +8,27 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable
-from contextlib import chdir, suppress
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from textual.app import ScreenStackError
-from textual.errors import NoWidget
-from textual.pilot import OutOfBounds
+from textual.events import (
+    InputEvent,
+    Key,
+    MouseDown,
+    MouseEvent,
+    MouseMove,
+    MouseScrollDown,
+    MouseScrollUp,
+    MouseUp,
+)
+from textual.keys import _character_to_key
 
 from runner.db.database import Database
 from tasktui.actions.action import Confirmation
+from tasktui.app import Console
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.dialogs.form import EditScreen
 from tasktui.screens import MODES
@@ -50,41 +59,81 @@ WORDS = (
 )
 SIZES = ((10, 3), (40, 10), (80, 24), (120, 40), (200, 60), (400, 60), (61, 15))
 
+HABITS = (
+    *(("R", "y"), ("T", "y"), ("D", "1", "m", "enter", "y"), ("E", "ctrl+s"), ("E", "down", "9", "ctrl+s"), ("Z", "y")),
+    *(("space", "down", "space", "R", "y"), ("v", "down", "down", "v", "T", "y"), ("P", "enter", "y"), ("C", "y")),
+    *(("y", "i"), ("y", "p"), ("escape", "/", "d", "e", "a", "d", "enter"), ("!", "enter", "R", "y")),
+)
+"""Keys that operators type in one go, some of them with a confirmation."""
+
+PAUSES = (0.0, 0.0, 0.02, 0.1)
+"""Seconds between two bursts: a query has ended before the next key, or has not."""
+
 Step = tuple[str, Any]
 
 
 def step_of(chance: random.Random) -> Step:
-    """The next step."""
-    kinds = {"key": 86, "word": 4, "click": 5, "scroll": 2, "resize": 2, "fault": 1}
+    """The next step; after a pause, the console has handled the steps before it."""
+    kinds = {"key": 66, "pause": 15, "habit": 4, "word": 4, "click": 4, "drag": 1, "scroll": 3, "resize": 2, "fault": 1}
     (kind,) = chance.choices(list(kinds), list(kinds.values()))
     match kind:
-        case "key":
-            return kind, chance.choice(KEYS)
-        case "word":
-            return kind, chance.choice(WORDS)
-        case "resize":
-            return kind, chance.choice(SIZES)
+        case "key" | "word" | "habit" | "resize" | "pause":
+            values = {"key": KEYS, "word": WORDS, "habit": HABITS, "resize": SIZES, "pause": PAUSES}
+            return kind, chance.choice(values[kind])
         case _:
-            return kind, (chance.random(), chance.random())
+            return kind, tuple(chance.random() for _ in range(4))
+
+
+def press(console: Console, *keys: str) -> None:
+    """Send keys as a terminal does, without waiting for the console."""
+    for key in keys:
+        character = key if len(key) == 1 else None
+        send(console, Key(_character_to_key(key) if character else key, character))
+
+
+def mouse(console: Console, kind: type[MouseEvent], place: tuple[float, ...], button: int = 0) -> None:
+    """Send a mouse event at a place in fractions of the screen."""
+    x, y = int(place[0] * console.size.width), int(place[1] * console.size.height)
+    send(console, kind(None, x, y, 0, 0, button, False, False, False))
+
+
+def send(console: Console, event: InputEvent) -> None:
+    """Send an event through the driver, which knows the buttons that are down."""
+    if console._driver is not None:  # A console that has crashed has none.
+        console._driver.process_message(event)
 
 
 async def do(operator: Operator, database: Database, step: Step) -> None:
     """Do a step."""
-    pilot, (kind, value) = operator.pilot, step
-    size = operator.console.size
+    console, (kind, value) = operator.console, step
     match kind:
         case "key":
-            await pilot.press(value)
+            press(console, value)
+        case "habit":
+            press(console, *value)
         case "word":
-            await pilot.press("escape", "escape", "colon", *(" " if each == " " else each for each in value), "enter")
+            press(console, "escape", "escape", ":", *value, "enter")
         case "resize":
-            await pilot.resize_terminal(*value)
+            await operator.pilot.resize_terminal(*value)
         case "fault":
             await fail(database)
-        case "click" | "scroll":
-            offset = (int(value[0] * size.width), int(value[1] * size.height))
-            with suppress(OutOfBounds, NoWidget, ScreenStackError):  # The size or the screen has changed.
-                await (pilot.click(offset=offset) if kind == "click" else pilot.hover(offset=offset))
+        case "scroll":
+            mouse(console, MouseScrollDown if value[2] < 0.5 else MouseScrollUp, value)
+        case "click" | "drag":
+            end = value[2:] if kind == "drag" else value
+            mouse(console, MouseDown, value, 1)
+            mouse(console, MouseMove, end, 1)
+            mouse(console, MouseUp, end, 1)
+    if kind in ("pause", "fault", "resize"):
+        await settle(operator, value if kind == "pause" else 0.0)
+
+
+async def settle(operator: Operator, seconds: float) -> None:
+    """Let the console handle the events so far, and draw the whole screen."""
+    await operator.pilot._wait_for_screen()
+    await asyncio.sleep(seconds)
+    if operator.console.is_running and operator.console.screen_stack:
+        assert operator.text is not None
 
 
 async def fail(database: Database) -> None:
@@ -131,7 +180,7 @@ async def test_random_steps_neither_crash_nor_write_without_a_confirmation(
     database: Database, watch: Watch, confirmations: Counter[str], tmp_path: Path, writable: bool
 ) -> None:
     await fill(database)
-    before, chance, done = await operations(database), random.Random(SEED), list[Step]()
+    before, chance, done, changes = await operations(database), random.Random(SEED), list[Step](), 0
     with chdir(tmp_path):
         while len(done) < STEPS:
             mode = chance.choice(list(MODES))
@@ -143,9 +192,11 @@ async def test_random_steps_neither_crash_nor_write_without_a_confirmation(
                         await do(operator, database, done[-1])
                         if not console.is_running or console._exception is not None:
                             break
+                    await settle(operator, 0.0)
                     assert console._exception is None
             except BaseException as error:
                 error.add_note(f"seed {SEED}, step {len(done)}, the last ones from {mode}: {done[-EVERY:]}")
                 raise
             changes = await operations(database) - before
             assert changes <= (confirmations.total() if writable else 0), done[-EVERY:]
+    print(f"{len(done)} steps, {confirmations.total()} confirmations, {changes} operations")

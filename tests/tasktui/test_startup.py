@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from textual.app import ScreenStackError
 from textual.drivers.linux_driver import LinuxDriver
 
 from runner.errors import DatabaseUnavailable, InvalidInput, SchemaMissing
@@ -29,6 +30,7 @@ from tasktui.startup.startup import lock_of, named, opened
 from tasktui.terminal.keyboard import Keyboard
 from tasktui.terminal.recording import CastEvent, Recorder, events, play
 from tests.conftest import SqliteDatabases
+from tests.tasktui.conftest import Watch
 from tests.tasktui.display import Display
 from tests.tasktui.terminal import LEFT_ALTERNATE_SCREEN, PROGRAM, WAIT_SECONDS, Terminal, escapes
 
@@ -285,6 +287,16 @@ def test_the_server_knows_its_console_by_name() -> None:
     assert "application_name=tasktui" in str(named(parse_url("postgresql://h/d")))
     assert "application_name=mine" in str(named(parse_url("postgresql://h/d?application_name=mine")))
     assert str(named(parse_url("sqlite:////f.db"))) == "sqlite:////f.db"
+
+
+async def test_a_message_that_comes_after_the_console_has_closed_is_no_crash(watch: Watch) -> None:
+    async with watch() as operator:
+        pass
+    console = operator.console
+    console._handle_exception(ScreenStackError("No screens on stack"))
+    assert console._exception is None
+    console._handle_exception(KeyError("task"))
+    assert isinstance(console._exception, KeyError)
 
 
 def test_a_crash_shows_where_and_no_value() -> None:
