@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from runner.errors import InvalidInput
 from runner.filter.parse import Filter
 from runner.operations.pause import PauseKind, PauseTarget
-from runner.operations.results import Actor
+from runner.operations.results import Actor, Result
 
 if TYPE_CHECKING:
     from runner.operations.bulk import Operation
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 
 def _nothing() -> None:
+    return None
+
+
+def _keep(_result: Result) -> None:
     return None
 
 
@@ -64,6 +68,7 @@ class Targets:
         missing: returns the message for an action on tasks while no task is selected.
         answer: the answer that a remedy suggests; empty for none.
         by_shard: returns the selection in each shard, on a screen with several; its tasks have the ids of their shard.
+        unmark: removes the marks of changed tasks.
     """
 
     tasks: "Callable[[], Sequence[TaskRow]]" = tuple
@@ -81,6 +86,7 @@ class Targets:
     runner_id: int | None = None
     answer: str = ""
     by_shard: "Callable[[], Mapping[str, Targets]]" = dict
+    unmark: Callable[[Result], None] = _keep
 
     def task(self) -> "TaskRow | None":
         """Return the selected task; None unless there is exactly one."""

@@ -14,6 +14,7 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter
 from runner.filter.sort import Sort, SortField
 from runner.model.task import Shown
+from runner.operations.results import Result
 from runner.queries.counting import Count
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.shard_page import ShardCursors, ShardPage
@@ -140,6 +141,13 @@ class Listing:
     def with_all(self, filters: Mapping[str, Filter], count: Count) -> "Listing":
         """Mark all tasks that match a filter, without listing them."""
         return replace(self, marks={}, all=Everything(filters, count))
+
+    def unmarked(self, result: Result) -> "Listing":
+        """Remove the marks of changed tasks; the mark of a filter, if the operation has been at all its tasks."""
+        ids = frozenset(result.changed)
+        done = len(ids) + len(result.skipped) + len(result.conflicts) + len(result.stuck)
+        left = None if self.all is not None and done >= self.all.count.number else self.all
+        return replace(self, marks={id: task for id, task in self.marks.items() if id not in ids}, all=left)
 
     def cleared(self) -> "Listing":
         """Remove all marks."""

@@ -73,7 +73,7 @@ class AnswerScreen(ModalDialog[T]):
     def _start_read(self) -> None:
         if not self._reading:
             self._reading = True
-            self.run_worker(self._read(), group="read")
+            self.run_worker(self._read, group="read")  # type: ignore[arg-type]  # A coroutine might never be awaited.
 
     async def _read(self) -> None:
         try:

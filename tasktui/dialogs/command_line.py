@@ -100,7 +100,8 @@ class PaletteScreen(CommandPalette):
 
     def on_mount(self) -> None:
         """Replace the sign of Textual, which some terminals draw as a picture of two cells."""
-        self.query_one(SearchIcon).icon = "▸"
+        for each in self.query(SearchIcon):  # A palette of a console that closes has none.
+            each.icon = "▸"
 
 
 def _actions(screen: LiveScreen) -> Iterator[Choice]:

@@ -30,6 +30,10 @@ class WhyScreen(AnswerScreen[RelatedView | RemedyKey | None]):
     """The causes, most decisive first. It returns the cause that the operator opens, or the remedy of a key."""
 
     FAILING = "Cannot determine why"
+
+    _following = ""
+    """The shard that the next dialog explains."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("w", "dismiss", "Close"),
         # With priority over the text, which still scrolls by page.
@@ -55,7 +59,8 @@ class WhyScreen(AnswerScreen[RelatedView | RemedyKey | None]):
         """Return the keys to show below the causes."""
         more = ", up/down select a cause" if len(self._views) > 1 else ""
         acts = "a letter acts, " if self.keys() else ""
-        return f"{acts}enter opens ▸{more}, escape closes" if self._views else f"{acts}escape closes"
+        opens = f"enter opens ▸{more}, " if self._views else ""
+        return f"{acts}{opens}escape {f'explains {self._following}' if self._following else 'closes'}"
 
     def on_key(self, event: events.Key) -> None:
         """Close with the remedy of a key."""
@@ -98,11 +103,17 @@ class WhyScreen(AnswerScreen[RelatedView | RemedyKey | None]):
 
 
 class WhyManyScreen(WhyScreen):
-    """The causes of many tasks, each with its number, and the change that frees most."""
+    """The causes of many tasks, each with its number, and the change that frees most.
 
-    def __init__(self, session: Session, task_filter: Filter) -> None:
+    Args:
+        place: the shard of the tasks; empty without shards.
+        following: the shard that the next dialog explains; empty for none.
+    """
+
+    def __init__(self, session: Session, task_filter: Filter, place: str = "", following: str = "") -> None:
         super().__init__(session, 0)
-        self._topic = "Why are these tasks not running?"
+        self._following = following
+        self._topic = f"Why are these tasks not running?{f' In {place}' if place else ''}"
         self._filter = task_filter
         self._dead = Count()
         self._dead_filter = Filter((*task_filter.terms, Term("state", Operator.EQ, str(State.DEAD))))

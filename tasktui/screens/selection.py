@@ -17,6 +17,7 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.filter.sort import NEWEST, Sort
 from runner.model.shard import ShardId
+from runner.operations.results import Result
 from runner.queries.task_list.row import TaskRow
 from runner.queries.why.remedies import RelatedView
 from tasktui.actions.action import Targets
@@ -103,6 +104,10 @@ class Selection:
     def clear(self) -> None:
         """Clear all marks."""
         self._pages.listing, self._range_start = self._pages.listing.cleared(), None
+
+    def unmark(self, result: Result) -> None:
+        """Remove the marks of the changed tasks: the next key must not change them again. The others keep theirs."""
+        self._pages.listing = self._pages.listing.unmarked(result)
 
     def add(self, matches: MatchesFound) -> None:
         """Mark all tasks that match a filter, loaded or not, and no others: marks outside of the list are cleared."""
@@ -258,16 +263,30 @@ def why_marked(screen: "LiveScreen", selection: Selection, cursor: int | None) -
         cursor: the id of the task under the cursor; None if there is none.
     """
     session, parts = screen.session, selection.by_shard()
-    if len(parts) > 1:
-        text = f"The marked tasks are in {', '.join(parts)}: mark tasks of one shard to see why they are not running"
-        screen.post_message(Notice(text, bad=True))
+    if len(parts) > 1 and isinstance(session, ShardsSession):
+        asked = [(session.shard(name), _filter_of(part)) for name, part in parts.items()]
+        _open_why_each(screen, asked)
         return
     marks = selection.tasks()
-    several = Filter((Term("id", Operator.IN, tuple(int(task.id) for task in marks)),)) if len(marks) > 1 else None
+    several = _several(marks) if len(marks) > 1 else None
     if isinstance(session, ShardsSession):
         session = next((session.shard(name) for name in parts), session)
     one = None if cursor is None else database_of(session, cursor)[1]
     open_why(screen, selection.task_filter() or several or one, session)
+
+
+def _several(tasks: Iterable[TaskRow]) -> Filter:
+    return Filter((Term("id", Operator.IN, tuple(int(task.id) for task in tasks)),))
+
+
+def _filter_of(targets: Targets) -> Filter:
+    return targets.task_filter() or _several(targets.tasks())
+
+
+def _open_why_each(screen: "LiveScreen", asked: Sequence[tuple[Session, Filter]]) -> None:
+    """Explain the tasks of several shards, one shard after another: escape opens the next one."""
+    (session, tasks), *rest = asked
+    _show_why(screen, tasks, session, line(session.name), rest)
 
 
 def why_queue(screen: "LiveScreen", queue: str | None) -> None:
@@ -286,8 +305,16 @@ def open_why(screen: "LiveScreen", tasks: int | Filter | None, session: Session 
         text = "No task under the cursor: select one to see why it is not running"
         screen.post_message(Notice(text, bad=True))
         return
-    session = session or screen.session
+    _show_why(screen, tasks, session or screen.session)
 
+
+def _show_why(
+    screen: "LiveScreen",
+    tasks: int | Filter,
+    session: Session,
+    place: str = "",
+    rest: Sequence[tuple[Session, Filter]] = (),
+) -> None:
     def open_cause(choice: "RelatedView | RemedyKey | None") -> None:
         if isinstance(choice, RelatedView):
             screen.console.databases.bring(session)
@@ -295,10 +322,13 @@ def open_why(screen: "LiveScreen", tasks: int | Filter | None, session: Session 
         elif choice is not None:
             parts = {session.name: choice.targets}
             screen.actions.start_for(choice.action, replace(choice.targets, by_shard=lambda: parts))
+        elif rest:
+            _open_why_each(screen, rest)
 
     from tasktui.dialogs.why import WhyManyScreen, WhyScreen
 
-    dialog = WhyManyScreen(session, tasks) if isinstance(tasks, Filter) else WhyScreen(session, tasks)
+    following = line(rest[0][0].name) if rest else ""
+    dialog = WhyManyScreen(session, tasks, place, following) if isinstance(tasks, Filter) else WhyScreen(session, tasks)
     screen.app.push_screen(dialog, open_cause)
 
 

@@ -83,6 +83,7 @@ class TasksScreen(LiveScreen):
                 remarks=self.selection.remarks,
                 copyable=lambda: texts_of_task(*database_of(self.session, self.table.cursor)),
                 by_shard=self.selection.by_shard,
+                unmark=self.selection.unmark,
             )
         )
         self.sql = lambda: self.pages.sql(self.session)

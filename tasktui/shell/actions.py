@@ -297,6 +297,7 @@ class Actions:
 
         def on_close(result: Result | None) -> None:
             if result is not None:
+                self._unmark(result, session)
                 self._report(result_notice("Edit", result), session)
 
         self._screen.app.push_screen(EditScreen(detail, session), on_close)
@@ -333,12 +334,18 @@ class Actions:
             except RunnerError as error:
                 self._report(Notice(f"{work.what} failed after {work.done:,} changes. {error}", bad=True), changed)
             else:
+                self._unmark(result, changed)
                 self._report(job_notice(work, result), changed)
             finally:
                 session.work = None
                 screen.feed.hurry()
 
         self.run(run())
+
+    def _unmark(self, result: Result, session: Session) -> None:
+        """Remove the marks of the changed tasks, which have ids with a shard on a screen of several."""
+        of_shard = session is not self._screen.session and isinstance(self._screen.session, ShardsSession)
+        self.targets.unmark(result.in_shard(session.name) if of_shard else result)
 
     def _report(self, notice: Notice, session: Session) -> None:
         """Show the result of a change. On other screens than the audit, it may offer to undo it there."""

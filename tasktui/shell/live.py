@@ -274,7 +274,7 @@ class LiveScreen(FramedScreen):
         now = time.monotonic()
         if self.feed.due(now):
             self.feed.begin(now)
-            self.run_worker(self._read(), group="read")
+            self.run_worker(self._read, group="read")  # type: ignore[arg-type]  # A coroutine might never be awaited.
         self.frame.update()
 
     async def _read(self) -> None:

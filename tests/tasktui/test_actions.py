@@ -111,14 +111,18 @@ async def test_a_dialog_does_not_open_in_front_of_another_screen(database: Datab
 
 
 @ON_ONE_DATABASE
-async def test_marked_tasks_are_terminated_as_one_change_group(database: Database, watch: Watch) -> None:
+async def test_marked_tasks_are_terminated_as_one_change_group_and_lose_their_marks(
+    database: Database, watch: Watch
+) -> None:
+    past = await add_past(database, 99)
     ids = [await add_live(database) for _ in range(3)]
     async with watch("tasks") as operator:
-        await operator.until(lambda: len(operator.screen.pages.listing.ids) == 3)
-        await operator.press("space", "space", "T")
+        await operator.until(lambda: len(operator.screen.pages.listing.ids) == 4)
+        await operator.press("space", "space", "space", "T")
         await confirm(operator)
         await operator.sees_notice("2 changed")
         await operator.sees("⊘ cancelled")
+        assert list(operator.screen.pages.listing.marks) == [past]
     assert await history_row(database, ids[0]) is None
     assert [(await history_row(database, id)).state for id in ids[1:]] == [State.CANCELLED, State.CANCELLED]
 
