@@ -72,6 +72,14 @@ def theme_file(session: Session) -> Path:
     return session.views.with_name("themes.json")
 
 
+def saved_theme(session: Session) -> str:
+    """The theme that the operator chose for this profile; empty if none."""
+    try:
+        return views.load(theme_file(session)).get(session.name, "")
+    except InvalidInput:
+        return ""
+
+
 class Console(KeyBuffer):
     """The console of one operator at one database."""
 
@@ -112,7 +120,7 @@ class Console(KeyBuffer):
         theme.use_ascii(on=ascii_signs)
         for palette in THEMES.values():
             self.register_theme(palette.textual())
-        self.apply_theme(theme_name or self._saved_theme() or suitable(os.environ))
+        self.apply_theme(theme_name or saved_theme(self.session) or suitable(os.environ))
 
     @property
     def session(self) -> Session:
@@ -126,13 +134,6 @@ class Console(KeyBuffer):
     async def action_database(self) -> None:
         """Bring the next database to the front, with the screen that it showed last."""
         await self.switch_mode(self.databases.next() or self.DEFAULT_MODE.partition("@")[0])
-
-    def _saved_theme(self) -> str:
-        """The theme that the operator chose for this profile."""
-        try:
-            return views.load(theme_file(self.session)).get(self.session.name, "")
-        except InvalidInput:
-            return ""
 
     def apply_theme(self, name: str) -> None:
         """Draw with a theme.
@@ -168,7 +169,7 @@ class Console(KeyBuffer):
                 screen.redraw()
         if name != AUTO:
             views.save(theme_file(self.session), self.session.name, name)
-        elif self._saved_theme():
+        elif saved_theme(self.session):
             views.delete(theme_file(self.session), self.session.name)
 
     async def action_go(self, mode: str) -> None:

@@ -154,7 +154,8 @@ def _merged(cells: str) -> str:
     runs: list[list[str | float]] = []
     for colour, x, y, width, height in RECT.findall(cells):
         last = runs[-1] if runs else None
-        if last and last[0] == colour and last[2] == y:
+        touches = last is not None and float(x) - float(last[1]) - float(last[3]) < 1
+        if last and last[0] == colour and last[2] == y and touches:
             last[3] = float(x) + float(width) - float(last[1])
         else:
             runs.append([colour, x, y, float(width), height])

@@ -391,7 +391,10 @@ class SchemaIncomplete(StoreError):
 
 
 class TaskNotFound(StoreError):
-    """Task {id} does not exist: it was never submitted, its transaction has not committed yet, or it was pruned."""
+    """Task {id} does not exist: it was never submitted, its transaction has not committed yet, or it was pruned.
+
+    If it was archived, read it with: runner show {id} --archive FOLDER.
+    """
 
     exit_code = 5
 

@@ -221,6 +221,11 @@ def connection(status: Status) -> tuple[str, str, str]:
     return "●", "connected", "succeeded"
 
 
+def front_spec() -> str:
+    """The style of the title in front; sixteen colours reverse it, as bold black is grey on many terminals."""
+    return "bold strong on sel" if current().flat else "bold on_accent on accent"
+
+
 def tab_parts(status: Status, width: int) -> list[list[Part]]:
     """The parts of each title; only the keys of the other screens if the room is short."""
     roomy = width >= RULED
@@ -229,7 +234,7 @@ def tab_parts(status: Status, width: int) -> list[list[Part]]:
     for key, title in status.screens:
         here = title == status.title
         if not roomy or current().flat:
-            spec = "bold on_accent on accent" if here else "muted"
+            spec = front_spec() if here else "muted"
             text = f"{key} {title}" if full or here else key
             tabs.append([(text, spec)])
         else:
@@ -251,7 +256,7 @@ def databases_line(databases: Sequence[DatabaseTab], width: int) -> Row:
     for tab in databases:
         name = _cut(tab.name, SHORTEST_NAME * 2)
         if tab.front:
-            row += [("  ", ""), (f"[{name}]" if current().flat else f" {name} ", "bold on_accent on accent")]
+            row += [("  ", ""), (f"[{name}]" if current().flat else f" {name} ", front_spec())]
             continue
         row += [("  ", ""), (name, "text"), (" ", "")]
         row += [badge("PRODUCTION" if width >= RULED else "PROD", "production"), (" ", "")] if tab.production else []

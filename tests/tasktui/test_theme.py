@@ -14,7 +14,7 @@ from runner.text.formatting import SIGNS
 from tasktui.render import theme
 from tasktui.render.rows import cap, plain
 from tasktui.render.theme import DARK, GRADIENTS, LIGHT, SIGN_PAIRS, SIXTEEN, STATES, THEMES, suitable
-from tasktui.shell.heading import Heading
+from tasktui.shell.heading import Heading, front_spec
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 from tests.tasktui.test_colours import contrast
 
@@ -45,6 +45,13 @@ def test_no_handler_has_the_colour_of_trouble() -> None:
     for name, palette in (("dark", DARK), ("light", LIGHT), ("sixteen", SIXTEEN)):
         trouble = {palette[role] for role in ("retrying", "dead", "lost", "blocked", "paused")}
         assert not trouble & set(GRADIENTS[name]["handler"]), name
+
+
+def test_sixteen_colours_and_none_reverse_the_title_in_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("sixteen", "none"):
+        monkeypatch.setattr(theme._Current, "palette", THEMES[name])
+        style = theme.style(front_spec())
+        assert (style.reverse, style.bgcolor) == (True, None), name
 
 
 def test_every_theme_has_every_role() -> None:
