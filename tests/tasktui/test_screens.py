@@ -121,7 +121,7 @@ async def test_the_last_snapshot_stays_while_the_database_is_away(task_id: int, 
 async def test_a_missing_task_is_reported(watch: Watch) -> None:
     async with watch() as operator:
         await operator.command("task 999")
-        await operator.sees("Task 999 does not exist", "! not read")
+        await operator.sees("Task 999 does not exist", "runner show 999 --archive", "! not read")
         assert "No task is open" not in operator.text
 
 
