@@ -5,8 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from runner.db.database import Database
+from runner.operations.limit import parse_edit, set_limits
+from runner.operations.pause import PauseKind, PauseTarget
+from runner.operations.results import Actor
 from runner.policy.selection import TaskSelection, listed
-from runner.store.claim.plain import first_due
+from runner.store.claim.plain import claim, first_due
 from tests.store.runners import Runner
 from tests.store.table import edit, live, put, put_many
 
@@ -54,3 +57,15 @@ async def test_the_first_due_tasks_are_those_that_a_claim_takes(database: Databa
     assert [task.id for task in await database.read(first_due, runner.who, lanes, 9, suspects=True)] == [suspect]
     assert (await live(database, high) or {})["state"] == "waiting"
     assert [task.id for task in await runner.claim()] == [high, mail, low]
+
+
+async def test_a_lane_that_got_a_limit_after_the_survey_has_no_due_task_for_a_plain_claim(
+    database: Database, runner: Runner
+) -> None:
+    id = await put(database, queue="mail")
+    lanes = dict(await runner.survey())
+    one = parse_edit("concurrency=1")
+    await database.write(set_limits, PauseTarget(PauseKind.QUEUE, "mail"), one, Actor("ana", "desk"))
+    assert await database.write(claim, runner.who, lanes, runner.terms, 10) == []
+    assert await database.read(first_due, runner.who, lanes, 10, is_held=lambda _: False) == []
+    assert [task.id for task in await database.read(first_due, runner.who, lanes, 10)] == [id]

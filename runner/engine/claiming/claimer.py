@@ -449,7 +449,8 @@ class Claimer:
         if not lanes:
             return False
         size = self.stuck.size_after(self._batch)
-        due = await self._database.read(first_due, self._claimant(), lanes, size)
+        is_held = self.lanes.limited.has_limits
+        due = await self._database.read(first_due, self._claimant(), lanes, size, is_held=is_held)
         locks = await self._locks([task.id for task in due])
         for task in due:
             if task.id in locks:
@@ -532,7 +533,7 @@ class Claimer:
         """Record the tasks as stuck that are still due although a claim of them succeeded; forget the others."""
         who = self.claimant._replace(selection=self.scope.selection._replace(only=listed(ids)))
         positions = dict.fromkeys(lanes, self.lanes.start)
-        due = await self._database.read(first_due, who, positions, len(ids))
+        due = await self._database.read(first_due, who, positions, len(ids), is_held=lambda _: limited)
         locks = await self._locks([task.id for task in due])
         self.stuck.claimed(set(ids) - {task.id for task in due})
         for task in due:

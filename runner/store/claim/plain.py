@@ -149,20 +149,30 @@ class DueTask(NamedTuple):
 
 @needs(Needs.PREPARED)
 async def first_due(
-    tx: Transaction, who: Claimant, lanes: Mapping[Lane, LanePosition], limit: int, suspects: bool = False
+    tx: Transaction,
+    who: Claimant,
+    lanes: Mapping[Lane, LanePosition],
+    limit: int,
+    suspects: bool = False,
+    is_held: Callable[[Lane], bool] = lambda _: True,
 ) -> list[DueTask]:
     """Return the first tasks that a claim from these lanes would take, in its order, and change nothing.
 
-    It serves to find the rows that make a claim fail, or that it never returns. Limits, and locks of other
-    transactions, are ignored.
+    It serves to find the rows that make a claim fail, or that it never returns. Limits of held lanes, and locks of
+    other transactions, are ignored.
 
     Args:
         tx: an open transaction; one statement is executed.
         lanes: the lanes, each with the position after which to start.
         limit: maximum number of tasks.
         suspects: True for the tasks that `claim_suspect` takes.
+        is_held: True for a lane whose limits the claim holds. A lane that is not held may have got a limit or an open
+            breaker since the survey, so that a claim takes none of its tasks.
     """
-    rows = [(number, *lane, *position, None, None, True, True) for number, (lane, position) in enumerate(lanes.items())]
+    rows = [
+        (number, *lane, *position, None, None, is_held(lane), is_held(lane))
+        for number, (lane, position) in enumerate(lanes.items())
+    ]
     parameters = tx.dialect.row_parameters("lane", HELD_COLUMNS, rows) | {"limit": limit}
     prepared = _prepared_first(tx.tables, tx.driver, who.order, who.selection.names, suspects=suspects)
     names = list(lanes)
