@@ -48,8 +48,8 @@ NORMAL, LEAST_CHART = 98, 70
 BIG, FRAME = 56, 6
 """Rows of a wide screen on which nothing is folded if all has room, and of its heading and footer."""
 
-PREVIEW_EVERY = 2.0
-"""Seconds to cache the task of the preview."""
+PREVIEW_EVERY, PREVIEW_SHARE = 2.0, 5
+"""Seconds to cache the task of the preview, and in multiples of its query: its ages must not stay behind the list."""
 
 
 class PreviewPane:
@@ -60,7 +60,7 @@ class PreviewPane:
         self.beside = Canvas(id="preview")
         self._enabled = True
         self._detail: TaskDetail | None = None
-        self._details = TtlCache[TaskDetail | None](PREVIEW_EVERY)
+        self._details = TtlCache[TaskDetail | None](PREVIEW_EVERY, share=PREVIEW_SHARE)
 
     def fits(self, size: Size) -> bool:
         """True if the operator has not hidden the preview and the screen has room for it."""
