@@ -8,9 +8,13 @@
     left         print the number of unfinished tasks for each line of input
     steps N      run a workflow of N durable steps, each committed; print the seconds from the first to the last one
     flows N      start N workflows of one step one by one; print the seconds from the first start to the last end
+    begin S      start a workflow of two steps, and work until SIGKILL; a worker whose process was killed counts as lost
+                 after S seconds, 0 for the default; both steps call `arrive`, and the second one does not end
+    resume S     work as `begin` does, without starting a workflow
 
 The environment names the database: BENCH_URL, a URL of PostgreSQL or the path of a SQLite file. `record` writes the
-file BENCH_FILE, which `read` reads: how often each task ran, and how long after its submit it started.
+file BENCH_FILE, which `read` reads: how often each task ran, and how long after its submit it started. `arrive` appends
+to the same file in the parts of `begin` and `resume`.
 """
 
 import asyncio
@@ -88,6 +92,30 @@ def record(i: int, t: float) -> None:
         _records[0].add(i, t)
 
 
+def arrive(place: str) -> None:
+    """Record that this process is at a place now: `ready` to work, or in a step, `first` or `second`."""
+    with Path(os.environ["BENCH_FILE"]).open("a") as file:
+        file.write(f"{place} {time.monotonic()}\n")
+
+
+def arrivals(path: Path, place: str) -> list[float]:
+    """The times of a place, in monotonic seconds."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [float(line.split()[1]) for line in lines if line.startswith(f"{place} ")]
+
+
+async def first() -> str:
+    """The first of the two steps of `begin`."""
+    arrive("first")
+    return "done"
+
+
+async def second() -> None:
+    """The second of the two steps of `begin`, in which the process is killed."""
+    arrive("second")
+    await asyncio.Event().wait()
+
+
 class Reading(NamedTuple):
     """The content of a worker's file."""
 
@@ -153,6 +181,15 @@ class Peer:
         """Start workflows of one step, each committed, and run them in the same process; return the seconds."""
         raise NotImplementedError
 
+    async def resume(self, lease: int, *, begin: bool) -> None:
+        """Work until SIGKILL, with `first` and `second` as the steps of the workflow.
+
+        Args:
+            lease: seconds after which a killed process counts as lost; 0 for the default.
+            begin: start the workflow.
+        """
+        raise NotImplementedError
+
     async def left(self) -> int:
         """Count the tasks that are not finished and stored as such."""
         raise NotImplementedError
@@ -169,7 +206,7 @@ def run(peer: Peer) -> None:
     asyncio.run(_run(peer, verb, [int(number) for number in numbers]))
 
 
-async def _run(peer: Peer, verb: str, numbers: list[int]) -> None:  # noqa: C901 - one case per verb
+async def _run(peer: Peer, verb: str, numbers: list[int]) -> None:  # noqa: C901, PLR0912 - one case per verb
     await peer.open()
     start = time.monotonic()
     try:
@@ -187,6 +224,8 @@ async def _run(peer: Peer, verb: str, numbers: list[int]) -> None:  # noqa: C901
             case ["steps" | "flows", int(count)]:
                 seconds = await (peer.steps if verb == "steps" else peer.flows)(count)
                 start = time.monotonic() - seconds
+            case ["begin" | "resume", int(lease)]:
+                await peer.resume(lease, begin=verb == "begin")
             case ["worker"]:
                 await peer.work()
             case ["left"]:

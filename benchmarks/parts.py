@@ -7,7 +7,7 @@ from statistics import quantiles
 from typing import NamedTuple
 
 from benchmarks.contract import Reading
-from benchmarks.rig import Rig, Usage, Workers
+from benchmarks.rig import Rig, Usage, Workers, resume_after_kill
 
 MOST_SINGLE, MOST_PACED = 3_000, 500
 SLOW, WARM_UP = 50, 5
@@ -15,6 +15,10 @@ SLOW, WARM_UP = 50, 5
 LOAD_SECONDS = 10
 LOADS = (200, 2_000, 8_000)
 """Submits per second of the parts `load`."""
+SHORT_LEASE = 2
+"""Seconds of the lease of the parts `restart2` and `takeover2`."""
+ALIVE, SHORTLY_ALIVE = 20.0, 5.0
+"""Seconds for which a process has lived when it is killed: longer than our lease."""
 MICRO, MILLI = 1e6, 1e3
 
 
@@ -59,6 +63,12 @@ def flows(rig: Rig, sizes: Sizes) -> Measurement:
     """Start and run workflows of one step."""
     count = min(sizes.tasks, MOST_SINGLE)
     return Measurement({"rate": count / rig.call("flows", count)})
+
+
+def resume(rig: Rig, sizes: Sizes, *, lease: int, standby: bool) -> Measurement:  # noqa: ARG001 - one workflow
+    """Kill the process of a workflow, and measure the time until its step runs again."""
+    alive = SHORTLY_ALIVE if lease else ALIVE
+    return Measurement({"seconds": resume_after_kill(rig, lease, alive, standby=standby)})
 
 
 def drain(rig: Rig, sizes: Sizes, *, workers: int, pinned: bool = False) -> Measurement:
@@ -119,5 +129,9 @@ def parts(sizes: Sizes) -> dict[str, Part]:
         **{name: partial(paced, rate=int(name.removeprefix("load")), count=count) for name, count in loads.items()},
         "steps": steps,
         "flows": flows,
+        "restart": partial(resume, lease=0, standby=False),
+        "restart2": partial(resume, lease=SHORT_LEASE, standby=False),
+        "takeover": partial(resume, lease=0, standby=True),
+        "takeover2": partial(resume, lease=SHORT_LEASE, standby=True),
         "pinned": partial(drain, workers=1, pinned=True),
     }

@@ -101,11 +101,11 @@ class Rig:
         finally:
             reader.close()
 
-    def start(self, verb: str, **options: Any) -> "subprocess.Popen[str]":
+    def start(self, verb: str, *numbers: int, **options: Any) -> "subprocess.Popen[str]":
         """Start a verb that does not end by itself."""
         environment = self._environment() | options.pop("variables", {})
         with (self._folder / "errors.txt").open("ab") as errors:
-            command = [*self._home.command(self.system), verb]
+            command = [*self._home.command(self.system), verb, *map(str, numbers)]
             return subprocess.Popen(command, env=environment, stderr=errors, text=True, **options)
 
     def errors(self) -> str:
@@ -216,3 +216,48 @@ class Workers:
         if time.monotonic() > deadline:
             why = f"{self.starts:,} of {self._tasks:,} tasks started in time"
             raise BenchmarkFailed(f"{self._rig.system.name}: {why}: {self._rig.errors()}")
+
+
+def resume_after_kill(rig: Rig, lease: int, alive: float, *, standby: bool) -> float:
+    """Kill the process of a workflow in its second step; return the seconds until another one runs this step.
+
+    Args:
+        lease: seconds after which a killed process counts as lost; 0 for the default.
+        alive: seconds for which the process has lived.
+        standby: the other process works already; otherwise it starts after the kill.
+    """
+    file, deadline = rig.file(0), time.monotonic() + CALL_SECONDS
+    crew: list[subprocess.Popen[str]] = []
+
+    def start(verb: str) -> None:
+        output: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        crew.append(rig.start(verb, lease, variables={"BENCH_FILE": str(file)}, **output))
+
+    def wait_for(place: str, times: int) -> float:
+        while len(found := contract.arrivals(file, place)) < times:
+            if crew[-1].poll() is not None or time.monotonic() > deadline:
+                raise BenchmarkFailed(f"{rig.system.name}: {place} was reached {len(found)} times: {rig.errors()}")
+            time.sleep(POLL)
+        return found[-1]
+
+    try:
+        start("begin")
+        wait_for("second", 1)
+        if standby:
+            start("resume")
+            wait_for("ready", 2)
+        time.sleep(alive)
+        crew[0].kill()
+        killed = time.monotonic()
+        crew[0].wait()
+        if not standby:
+            start("resume")
+        seconds = wait_for("second", 2) - killed
+        if (count := len(contract.arrivals(file, "first"))) != 1:
+            raise BenchmarkFailed(f"{rig.system.name}: the first step ran {count} times")
+        return seconds
+    finally:
+        for process in crew:
+            process.kill()
+            process.wait()
+        file.unlink(missing_ok=True)

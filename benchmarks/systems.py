@@ -58,7 +58,22 @@ SYSTEMS = {
         System(
             "huey", "Huey", "sqlite", "huey.py", ("huey==3.5.4",), most=20_000, note="no bulk submit; runs at most once"
         ),
-        System("dbos", "DBOS", "postgresql", "dbos.py", ("dbos==3.4.0",), note="only the parts `steps` and `flows`"),
+        System(
+            "dbos",
+            "DBOS",
+            "postgresql",
+            "dbos.py",
+            ("dbos==3.4.0",),
+            note="only `steps`, `flows` and `restart`; no process takes over from one with another name",
+        ),
+        System(
+            "absurd",
+            "absurd",
+            "postgresql",
+            "absurd.py",
+            ("absurd-sdk==0.5.1", "absurdctl==0.5.1"),
+            note="only the parts of workflows; `flows` with 16 tasks at a time, polls every 50 ms",
+        ),
         System("loop", "loop without features", "postgresql", "loop.py", note="500 tasks per claim"),
     )
 }

@@ -1,10 +1,16 @@
-"""DBOS: one workflow with many steps, and many with one, with its defaults. It has no part in other measurements."""
+"""DBOS: one workflow with many steps, and many with one, with its defaults. It has no part in other measurements.
 
+A new process continues the workflows of a dead one with its name, `local`. No process takes over from a dead one with
+another name, unless Conductor, a service, asks it.
+"""
+
+import asyncio
 import time
 
 from dbos import DBOS
 
-from benchmarks.contract import Peer, run, url
+from benchmarks import contract
+from benchmarks.contract import Peer, arrive, run, url
 
 
 @DBOS.step()
@@ -27,6 +33,16 @@ async def small(number: int) -> int:
     """Run one step."""
     result: int = await add(number)
     return result
+
+
+first, second = DBOS.step()(contract.first), DBOS.step()(contract.second)
+
+
+@DBOS.workflow()
+async def resumed() -> None:
+    """Run two steps."""
+    await first()
+    await second()
 
 
 class Dbos(Peer):
@@ -53,6 +69,15 @@ class Dbos(Peer):
         for handle in handles:
             await handle.get_result()
         return time.monotonic() - start
+
+    async def resume(self, lease: int, *, begin: bool) -> None:
+        """Begin a workflow, or let the launch continue that of the dead process."""
+        if lease:
+            raise NotImplementedError("DBOS has no lease")
+        arrive("ready")
+        if begin:
+            await DBOS.start_workflow_async(resumed)
+        await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

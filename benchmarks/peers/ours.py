@@ -8,11 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from benchmarks.contract import Peer, on_stop, record, run, task, url
+from benchmarks.contract import Peer, arrive, first, on_stop, record, run, second, task, url
 from runner import Context, TaskHandler, connect, disconnect
 from runner.db.database import Database
 from runner.db.migrations.apply import upgrade
-from runner.engine.main import tune_interpreter
+from runner.engine.main import tune_interpreter, work
 from runner.engine.runner import Engine
 from runner.settings import load
 
@@ -102,6 +102,20 @@ class Ours(Peer):
         runner.stop()
         await running
         return seconds
+
+    async def resume(self, lease: int, *, begin: bool) -> None:
+        """Run a task of two steps in a process like that of `runner work`."""
+
+        async def flow(ctx: Context) -> None:
+            await ctx.step("first", first)
+            await ctx.step("second", second)
+
+        handler: TaskHandler[..., Any, Any] = TaskHandler("flow", flow)
+        if begin:
+            await handler.submit_async()
+        arrive("ready")
+        settings = load(url=database_url(), lease_timeout=f"{lease}s") if lease else self.settings
+        await work(settings, {handler.name: handler})
 
     async def left(self) -> int:
         """Count the live tasks."""
