@@ -14,7 +14,7 @@ from tests.pages import DOCS, DOCUMENTED_URL, RUNNER, blocks, follow, save, shel
 
 __all__ = ["shell_environment"]
 
-INDEX, TUTORIAL = DOCS / "index.md", DOCS / "tutorial.md"
+INDEX, TUTORIAL, TOUR = DOCS / "index.md", DOCS / "tutorial.md", DOCS / "operators-tour.md"
 WAIT_SECONDS = 60.0
 
 
@@ -98,3 +98,20 @@ def test_the_tutorial(tmp_path: Path, shell_environment: dict[str, str]) -> None
         sees("runner tasks handler:shop.close", tmp_path, shell_environment, "✓ succeeded")
     total = "python -c \"import sqlite3; print(sqlite3.connect('tasktui.db').execute('SELECT * FROM day').fetchall())\""
     assert "[(4, 2544)]" in follow(total, tmp_path, shell_environment)
+
+
+@pytest.mark.slow
+@on_sqlite
+def test_the_incident_of_the_tour_is_undone_and_mended(tmp_path: Path, shell_environment: dict[str, str]) -> None:
+    save(TOUR, tmp_path)
+    (outage,) = [block.text for block in blocks(TOUR, "sh")]
+    follow(outage, tmp_path, shell_environment)
+    with working(tmp_path, shell_environment):
+        sees("runner tasks state:dead --limit 300", tmp_path, shell_environment, "gateway does not answer", "200 tasks")
+    retried = follow("runner retry state:dead --yes 200 --spread 1h", tmp_path, shell_environment)
+    undo = retried.partition("undo with: ")[2].strip()
+    assert "200 changed" in follow(f"{undo} --yes 200", tmp_path, shell_environment)
+    (tmp_path / "gateway.down").unlink()
+    with working(tmp_path, shell_environment):
+        assert "200 changed" in follow("runner retry state:dead --canary --yes 200", tmp_path, shell_environment)
+        sees("runner tasks state:succeeded --limit 300", tmp_path, shell_environment, "200 tasks")
