@@ -107,7 +107,7 @@ def test_the_incident_of_the_tour_is_undone_and_mended(tmp_path: Path, shell_env
     (outage,) = [block.text for block in blocks(TOUR, "sh")]
     follow(outage, tmp_path, shell_environment)
     with working(tmp_path, shell_environment):
-        sees("runner tasks state:dead --limit 300", tmp_path, shell_environment, "gateway does not answer", "200 tasks")
+        sees("runner tasks state:dead --limit 300", tmp_path, shell_environment, "the payment gateway", "200 tasks")
     retried = follow("runner retry state:dead --yes 200 --spread 1h", tmp_path, shell_environment)
     undo = retried.partition("undo with: ")[2].strip()
     assert "200 changed" in follow(f"{undo} --yes 200", tmp_path, shell_environment)
