@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from tests.deploy.locked_server import PASSWORD, environment_of, locked, mounted, url_of
-from tests.pages import DOCS, PROJECT
+from tests.pages import DOCS, PROJECT, blocks, follow
 from tests.ports import free_port
 from tests.postgres import Server
 
@@ -148,6 +148,15 @@ def test_the_containers_of_kubernetes_log_in_answer_probes_and_drain(locked: Ser
     assert states(locked) == {"shop.hold succeeded"}
 
 
+@pytest.mark.skipif(not shutil.which("openssl"), reason="needs openssl")
+def test_the_user_of_the_image_can_read_the_new_password(tmp_path: Path) -> None:
+    create = commands("Compose", "openssl").partition("\n")[0]
+    follow(create, tmp_path, environment_of(tmp_path))
+    file = tmp_path / COMPOSE["secrets"]["tasktui_password"]["file"]
+    assert re.fullmatch(r"[0-9a-f]{48}\n", file.read_text())
+    assert file.stat().st_mode & 0o777 == 0o444
+
+
 def test_the_pod_is_locked_down_and_waits_longer_than_a_drain() -> None:
     assert POD["terminationGracePeriodSeconds"] >= 36
     assert (POD["enableServiceLinks"], POD["automountServiceAccountToken"]) == (False, False)
@@ -188,6 +197,17 @@ def test_keda_counts_the_running_and_the_ready_tasks(locked: Server, tmp_path: P
     assert all(isinstance(value, str) for value in metadata.values()), "KEDA reads texts"
 
 
+def commands(section: str, program: str) -> str:
+    """The commands of a section of the page, from the block that begins with a program."""
+    (found,) = [each.text for each in blocks(DOCS / "deploy.md", "text", section) if each.text.startswith(program)]
+    return found
+
+
+def drop_in() -> str:
+    """The file that the page adds to the unit."""
+    return commands("systemd", "mkdir").partition("<<'END'\n")[2].partition("END\n")[0]
+
+
 class Unit(ConfigParser):
     """A unit of systemd, whose names may be there twice."""
 
@@ -207,6 +227,9 @@ def test_the_unit_of_systemd_logs_in_reports_and_drains(locked: Server, tmp_path
     variables = {name: value.replace("%d", str(secrets)) for name, value in variables.items()}
     variables["TASKTUI_URL"] = variables["TASKTUI_URL"].replace("db.example.org", f"127.0.0.1:{locked.port}")
     Container(tmp_path, ["runner", "migrate"], variables).succeed()
+    listen, _, address = drop_in().partition("\nEnvironment=")[2].strip().partition("=")
+    assert address.replace("%i", "1") == "127.0.0.1:9461"
+    variables[listen] = address = f"127.0.0.1:{free_port()}"
     command = shlex.split(service["ExecStart"])
     assert Path(command[0]).is_absolute()
     limits = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": f"{int(service['WatchdogSec']) * 1_000_000}"}
@@ -217,6 +240,7 @@ def test_the_unit_of_systemd_logs_in_reports_and_drains(locked: Server, tmp_path
         received = ""
         while "READY=1" not in received or "WATCHDOG=1" not in received:
             received += manager.recv(4096).decode()
+        assert answers(f"http://{address}/readyz")
         runner.drain(float(service["TimeoutStopSec"]))
         while "STOPPING=1" not in received:
             received += manager.recv(4096).decode()
@@ -230,6 +254,9 @@ def test_systemd_accepts_the_unit_and_rates_its_exposure_below_3(tmp_path: Path)
     assert rated.returncode == 0, rated.stdout[-300:] + rated.stderr
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/srv/shop/.venv/bin/runner", "/bin/true"))
+    folder = tmp_path / f"{UNIT.name}.d"
+    folder.mkdir()
+    (folder / "probes.conf").write_text(drop_in())
     verified = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
     assert (verified.returncode, verified.stderr) == (0, "")
 
