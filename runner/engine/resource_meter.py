@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from runner.engine.periodic.garbage import GarbageCollection
+from runner.engine.periodic.garbage_collection import GarbageCollection
 from runner.store.heartbeat import Usage
 
 

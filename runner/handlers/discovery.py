@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
-from runner.errors import HandlersNotFound, RunnerError
+from runner.errors import DuplicateHandler, HandlersNotFound, RunnerError
 from runner.handlers.registry import REGISTRY, Registry
 from runner.own_code import fault_text
 
@@ -26,7 +26,7 @@ def discover(modules: Iterable[str] = (), *, installed: bool = True) -> Registry
         installed: also import the modules that installed packages list in the entry-point group `runner.handlers`.
 
     Raises:
-        HandlersNotFound: a module cannot be imported.
+        HandlersNotFound: a module cannot be imported, or an argument of `@handler` in it is not valid.
         DuplicateHandler: two handlers have the same name.
         InvalidHandler: an argument of a handler cannot be read from JSON.
     """
@@ -45,8 +45,10 @@ def discover(modules: Iterable[str] = (), *, installed: bool = True) -> Registry
 def _import(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except RunnerError:
+    except DuplicateHandler:  # it names both places
         raise
+    except RunnerError as error:
+        raise HandlersNotFound(module=module, why=f"{str(error).removesuffix('.')}{_place(error)}") from None
     except BaseException as error:  # a module that exits would end the program as if all had been well
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -62,7 +64,7 @@ def _place(error: BaseException) -> str:
         return ""
     import sysconfig  # a command without such an error does not need it
 
-    others = ("<", __file__, sysconfig.get_path("stdlib"))
+    others = ("<", str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"))
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     ours = [place for place in places if not place[0].startswith(others) and "site-packages" not in place[0]]
     return f" ({ours[-1][0]}:{ours[-1][1]})" if ours else ""

@@ -311,7 +311,7 @@ def _delay(text: str, whole: str) -> timedelta:
     try:
         delay = parse_duration(text)
     except InvalidDuration as error:
-        raise InvalidRetryPlan(plan=whole, why=f"{text.strip()!r} is not a delay: {error.fields['why']}") from error
+        raise InvalidRetryPlan(plan=whole, why=f"{text.strip()!r} is not a delay: {error.fields['why']}") from None
     if delay > LONGEST_DELAY:
         raise InvalidRetryPlan(plan=whole, why=f"{text.strip()!r} is longer than ten years")
     return delay

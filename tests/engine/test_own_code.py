@@ -202,6 +202,16 @@ def test_a_module_that_exits_when_it_is_imported(error: str, tmp_path: Any, monk
             discover([name], installed=False)
 
 
+def test_an_invalid_argument_of_a_handler_is_named_with_its_line(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ("from runner import handler", "", '@handler("mail", retry="often")', "def mail(): ...")
+    (tmp_path / "with_retry.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(HandlersNotFound, match=r"module 'with_retry': 'often' is not .* \(.*/with_retry\.py:3\)"):
+        discover(["with_retry"], installed=False)
+
+
 @pytest.mark.slow
 @raising
 async def test_the_exception_classes_of_a_rule_and_a_breaker(
