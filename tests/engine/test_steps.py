@@ -317,6 +317,25 @@ async def test_changed_steps_end_the_task_by_name(harness: Harness, deployed: li
     assert await harness.count(harness.database.tables.step) == 3
 
 
+async def test_a_success_names_the_stored_steps_that_it_did_not_call(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    @harness.handler("order", max_attempts=5)
+    async def order(ctx: Context) -> None:
+        await ctx.step("charge", asyncio.sleep, 0)
+        if ctx.attempt == 1:
+            await ctx.step("bill", asyncio.sleep, 0)
+            raise ValueError("deploy")
+
+    task = await harness.submit("order")
+    await harness.work()
+    assert (await harness.row(task)).state == "succeeded"
+    text = "stored steps that attempt 2 did not call: bill (attempt 1, sleep)"
+    assert f"task {task} (order) succeeded: {text}" in caplog.text
+    lines = await harness.rows(sa.select(harness.database.tables.log.c.line))
+    assert [row.line for row in lines] == [text]
+
+
 async def test_steps_of_concurrent_tasks_may_end_in_any_order(harness: Harness) -> None:
     calls: list[int] = []
 

@@ -40,6 +40,9 @@ LONGEST_PAUSE = 86_400.0 * 365
 TURNS = 5
 """Turns of the event loop in which no step runs until an attempt ends."""
 
+MOST_NAMED = 5
+"""Maximum number of steps that one line names."""
+
 SHORTEST_PAUSE = 0.001
 """Seconds of the shortest suspension."""
 
@@ -125,6 +128,16 @@ class DurableSteps:
         call = self._begin(name, StepKind.CALL)._replace(function=task.handler)
         waiting: TaskCall[Any] = self._waiting(lambda: self._call(call, NewTask._make(task)))
         return waiting
+
+    def left_out(self) -> str | None:
+        """Name the steps of earlier attempts that this one did not call; None if there are none."""
+        names = [
+            f"{one_line(step.name)} (attempt {step.attempt}{f', {step.function}' if step.function else ''})"
+            for step in (self._stored or {}).values()
+            if step.name not in self._used
+        ]
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        return f"{', '.join(names[:MOST_NAMED])}{more}" if names else None
 
     # What each of them does
 

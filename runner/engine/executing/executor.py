@@ -156,7 +156,7 @@ class Executor:
             outcome = await self._on_loop(running, arguments, release_slot)
         else:
             outcome = await self._in_thread(running, arguments, release_slot)
-        if type(outcome) is not Done:
+        if type(outcome) is not Done or running.steps is not None:
             outcome = await self._redacted(running, outcome)
         if sealing is None or running.vault is None or not isinstance(arguments, dict):
             return outcome
@@ -272,7 +272,13 @@ class Executor:
             return Retry(failure=failure_of(error))
 
     async def _redacted(self, running: Running, outcome: Outcome) -> Outcome:
-        """Mask secrets in an outcome that is not a success, cut its text, and free the variables of its frames."""
+        """Mask secrets in an outcome that is not a success, cut its text, and free the variables of its frames.
+
+        Of a success, name the steps that it left out.
+        """
+        if type(outcome) is Done:
+            _note_left_out(running)
+            return outcome
         if running.notes is not None and running.notes.unsaved is not None:
             with contextlib.suppress(asyncio.CancelledError):  # it is stored, and the body has ended
                 await running.notes.save_kept()
@@ -607,6 +613,17 @@ def _release(running: Running, release_slot: Callable[[Running], None]) -> None:
 def _wake(waiter: "asyncio.Future[None]", _: object) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+def _note_left_out(running: Running) -> None:
+    """Name stored steps that a success did not call: a deploy may have removed them, or it went another way."""
+    names = running.steps.left_out() if isinstance(running.steps, DurableSteps) else None
+    if names is None:
+        return
+    text = f"stored steps that attempt {running.task.attempt} did not call: {names}"
+    log.warning("task %d (%s) succeeded: %s", running.task.id, running.handler.name, text)
+    if running.notes is not None:
+        running.notes.line(logging.WARNING, text)
 
 
 async def _in_middleware(running: Running, body: Callable[[], Awaitable[Any]]) -> Any:
