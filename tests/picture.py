@@ -55,6 +55,7 @@ SCENES = {
     "stage": Scene("failures", CONFIRMED, ("1 of 1,899",)),
     "undo": Scene("failures", (*CONFIRMED, "ctrl+x", "8", "?paygate answers", "Z"), ("Undo",)),
     "runners": Scene("runners", (), ("web-2:2291", "SLOTS")),
+    "workflows": Scene("workflows", (), ("close october", "GRAPH", "ledger.export")),
     "incident": Scene("overview", ("?WAIT, LAST HOUR", ":incident {begin} {end}"), ("Wrote", "incident-")),
 }
 """The scene of each picture."""

@@ -140,6 +140,7 @@ async def fill(database: Database) -> None:
         next_id = await _tasks(tx, runners)
         await _attempts(tx, next_id)
         await _past_runs(tx, next_id)
+        await _workflow(tx, next_id + 2000)
     for name, (handler, rule, _) in SCHEDULES.items():
         await database.write(add_schedule, name, ScheduleSpec(handler, rule), Actor("ana", "ops-1"))
     for queue, running in LIMITS.items():
@@ -408,6 +409,41 @@ async def _past_runs(tx: Transaction, last: int) -> None:
             ticks.append({"schedule": name, "tick": at, "task_id": id, "outcome": "submitted", "at": at})
     await tx.execute(sa.insert(tx.tables.history), tasks)
     await tx.execute(sa.insert(tx.tables.tick), ticks)
+
+
+STEPS = (
+    ("ledger.collect", "succeeded", ()),
+    ("ledger.check", "succeeded", (0,)),
+    ("ledger.check", "dead", (0,)),
+    ("ledger.check", "succeeded", (0,)),
+    ("ledger.export", "blocked", (1, 2, 3)),
+    ("mail.receipt", "blocked", (4,)),
+)
+"""The handler, the state and the parents of each task of a workflow."""
+
+KEYS = ("october", "eu", "us", "apac", "october", "october")
+
+
+async def _workflow(tx: Transaction, first: int) -> None:
+    """The close of a month, which waits for a dead task."""
+    tables, start = tx.tables, NOW - 12 * MINUTE
+    values = {"name": "close october", "submitted_at": start}
+    workflow = int(await tx.scalar(sa.insert(tables.workflow).values(**values).returning(tables.workflow.c.id)))
+    for nth, ((handler, state, parents), key) in enumerate(zip(STEPS, KEYS, strict=True)):
+        row: dict[str, Any] = {"id": first + nth, "handler": handler, "queue": "orders", "key": key, "state": state}
+        row |= {"workflow": workflow, "submitted_at": start, "run_at": start}
+        if state == "blocked":
+            await tx.execute(sa.insert(tables.task).values(**row, blocked_by=1))
+        else:
+            took = timedelta(seconds=9 * (nth + 1))
+            end = {"claimed_at": start, "finished_at": start + took, "attempt": 1, "max_attempts": 1}
+            error = "shop.errors.LedgerMismatch: 14.20 EUR of us are in no order" if state == "dead" else None
+            await tx.execute(sa.insert(tables.history).values(**row, **end, duration=9.0 * (nth + 1), error=error))
+        for parent in parents:
+            ended = STEPS[parent][1] if STEPS[parent][1] != "blocked" else None
+            tie = {"task_id": first + nth, "parent_id": first + parent, "parent_state": ended}
+            satisfied = {"satisfied_at": start if ended == "succeeded" else None}
+            await tx.execute(sa.insert(tables.dependency).values(**tie, **satisfied))
 
 
 def _failed_task(last: int, group: int, nth: int) -> int:

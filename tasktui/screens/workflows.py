@@ -17,7 +17,7 @@ from runner.queries.workflows.critical import CriticalPath
 from runner.queries.workflows.lines import CRITICAL, GraphLine, graph_lines
 from runner.queries.workflows.list import WorkflowRow
 from runner.text import formatting
-from runner.text.formatting import stored_state_text
+from runner.text.formatting import SIGNS, stored_state_text
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.data.workflows import MOST, WorkflowBoard, read_workflows
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
@@ -163,10 +163,14 @@ def workflow_line(row: WorkflowRow, path: CriticalPath | None, at: datetime) -> 
 
 
 def graph_row(each: GraphLine) -> Row:
-    """Render a line of a graph."""
-    critical = each.text.startswith(CRITICAL)
-    role = _role(each.task.shown) if each.task is not None else "muted"
-    return [(each.text, f"bold {role}" if critical else role)]
+    """Render a line of a graph; a succeeded task is quiet, apart from its sign."""
+    bold = "bold " if each.text.startswith(CRITICAL) else ""
+    if each.task is None:
+        return [(each.text, f"{bold}muted")]
+    role = _role(each.task.shown)
+    branch, sign, text = each.text.partition(SIGNS[each.task.shown])
+    quiet = "muted" if each.task.shown is Shown.SUCCEEDED else role
+    return [(branch, f"{bold}muted"), (sign, f"{bold}{role}"), (text, f"{bold}{quiet}")]
 
 
 def _role(state: State | Shown) -> str:

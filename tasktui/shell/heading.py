@@ -265,15 +265,18 @@ def databases_line(databases: Sequence[DatabaseTab], width: int) -> Row:
     return fit(row, width)
 
 
-def _gap(width: int) -> int:
-    return 3 if width >= RULED else 1
+def _gap(tabs: Sequence[Sequence[Part]], width: int) -> int:
+    """The cells between two titles: fewer where the last title would be cut."""
+    room = width - 1 - sum(map(width_of, tabs))
+    return max(1, min(3 if width >= RULED else 1, room // len(tabs)))
 
 
 def second_line(status: Status, width: int) -> Row:
     """Render the screens in `width` cells."""
     row: list[Part] = [(" ", "")]
-    for tab in tab_parts(status, width):
-        row += [*tab, (" " * _gap(width), "")]
+    tabs = tab_parts(status, width)
+    for tab in tabs:
+        row += [*tab, (" " * _gap(tabs, width), "")]
     return fit(row, width)
 
 
@@ -292,5 +295,5 @@ def _places(tabs: Sequence[Sequence[Part]], status: Status, width: int) -> list[
     for tab, (_, title) in zip(tabs, status.screens, strict=True):
         end = place + width_of(tab)
         places.append((range(place, end), title))
-        place = end + _gap(width)
+        place = end + _gap(tabs, width)
     return places

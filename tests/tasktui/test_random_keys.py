@@ -144,12 +144,15 @@ async def do(operator: Operator, database: Database, step: Step) -> None:
 
 
 async def confirm(operator: Operator) -> None:
-    """Confirm a change with its word, if a dialog asks for one."""
-    screen = operator.screen if operator.console.screen_stack else None
-    if isinstance(screen, ConfirmScreen) and screen.is_mounted:
-        screen.query_one("#word", Input).value = screen._required.word
-        screen.query_one("#reason", Input).value = "random"
-        screen.action_submit()
+    """Confirm a change with its word, once a dialog asks for one."""
+    for _ in range(20):
+        screen = operator.screen if operator.console.screen_stack else None
+        if isinstance(screen, ConfirmScreen) and screen.query("#word"):
+            screen.query_one("#word", Input).value = screen._required.word
+            screen.query_one("#reason", Input).value = "random"
+            screen.action_submit()
+            return
+        await asyncio.sleep(LOCKED / 4)
 
 
 async def settle(operator: Operator, seconds: float) -> None:

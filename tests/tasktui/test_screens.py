@@ -192,6 +192,13 @@ async def test_a_unique_key_is_shown_with_its_holder_and_duplicates(database: Da
         await operator.sees(f"held by task {second} now")
 
 
+def test_a_line_of_a_hundred_cells_has_each_title_with_its_count() -> None:
+    places = [(mode.key, mode.title) for mode in MODES.values()]
+    counts = dict.fromkeys(("Failures", "Runners", "Schedules"), ("7", "dead"))
+    status = Status("db", False, "", None, "14:02:31", places, "Tasks", counts=counts)
+    assert text_of(second_line(status, 100)).split()[-2:] == ["9", "Workflows"]
+
+
 @pytest.mark.parametrize("lock", ["", "READ-ONLY", "READ-ONLY standby, 12m old"])
 @pytest.mark.parametrize("name", ["db", "a-database-with-a-long-name", "数据库数据库数据库"])
 def test_the_heading_has_two_lines_however_narrow_the_terminal_is(name: str, lock: str) -> None:
