@@ -1,21 +1,19 @@
 """DaskFleet: runners, and the scheduler and the workers of a Dask cluster, as real processes."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
+from tests.chaos.cluster_fleet import ClusterFleet
 from tests.chaos.deployment import Deployment
 from tests.chaos.fleet import Fleet
-from tests.chaos.work import MODULE
 from tests.ports import free_port
 from tests.programs import Program
 
 WORKERS = 2
 
-HANDLERS = "tests.chaos.far_handlers"
-"""Not imported here: a runner of another test has no cluster for them."""
 
-
-class DaskFleet(Fleet):
+class DaskFleet(ClusterFleet):
     """Runners whose handlers run in a Dask cluster.
 
     Args:
@@ -24,25 +22,20 @@ class DaskFleet(Fleet):
         settings: settings of the runners by name.
     """
 
+    head = "scheduler"
+
     def __init__(self, url: str, home: Path, **settings: str) -> None:
         self._address = f"tcp://127.0.0.1:{(port := free_port())}"
         super().__init__(url, home, executors=f"far=dask:{self._address}", **settings)
         self._port = str(port)
         self._scheduler: Program | None = None
-        self.workers: list[Program] = []
-
-    def __enter__(self) -> Self:
-        self.revive()
-        return self
+        self._workers: list[Program] = []
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
-        for process in [*self.workers, *([self._scheduler] if self._scheduler else [])]:
+        for process in [*self._workers, *([self._scheduler] if self._scheduler else [])]:
             process.kill()
             process.wait()
-
-    def start_runner(self, **environment: str) -> Program:
-        return super().start_runner(**{MODULE: HANDLERS}, **environment)
 
     def revive(self) -> None:
         """Start a process for each one that has ended; workers end without their scheduler."""
@@ -50,13 +43,15 @@ class DaskFleet(Fleet):
         if self._scheduler is None or self._scheduler.poll() is not None:
             place = "--host", "127.0.0.1", "--port", self._port
             self._scheduler = self._start("distributed.cli.dask_scheduler", *place, "--no-dashboard")
-        self.workers = [worker for worker in self.workers if worker.poll() is None]
-        while len(self.workers) < WORKERS:
+        self._workers = [worker for worker in self._workers if worker.poll() is None]
+        while len(self._workers) < WORKERS:
             how = "--no-dashboard", "--no-nanny", "--nthreads", "2", "--death-timeout", "10"
-            self.workers.append(self._start("distributed.cli.dask_worker", self._address, *how))
+            self._workers.append(self._start("distributed.cli.dask_worker", self._address, *how))
 
-    def kill_scheduler(self) -> None:
-        """Kill the scheduler, which loses every call."""
+    def workers(self) -> Sequence[Program]:
+        return self._workers
+
+    def kill_head(self) -> None:
         assert self._scheduler is not None
         self.kill(self._scheduler)
 

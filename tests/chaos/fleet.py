@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from tests.chaos.journal import FOLDER, Event, Journal, read
 from tests.programs import Program
@@ -13,6 +13,16 @@ from tests.programs import Program
 TIMEOUT = 60.0
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.25
 """Seconds between two checks of a condition. A check may read every row and every journal."""
+
+
+class Target(Protocol):
+    """A process to be killed or frozen."""
+
+    @property
+    def pid(self) -> int: ...
+    def kill(self) -> None: ...
+    def wait(self) -> object: ...
+    def send_signal(self, number: signal.Signals) -> None: ...
 
 
 class Fleet:
@@ -91,19 +101,18 @@ class Fleet:
             self.runners.remove(process)
             self.start_runner()
 
-    def kill(self, process: Program) -> None:
+    def kill(self, process: Target) -> None:
         self.journal.write("kill", process.pid)
         process.kill()
         process.wait()
         for group in (self.runners, self.others, self.operators):
-            if process in group:
-                group.remove(process)
+            group[:] = [other for other in group if other is not process]
 
-    def freeze(self, process: Program) -> None:
+    def freeze(self, process: Target) -> None:
         self.journal.write("freeze", process.pid)
         process.send_signal(signal.SIGSTOP)
 
-    def thaw(self, process: Program) -> None:
+    def thaw(self, process: Target) -> None:
         self.journal.write("thaw", process.pid)
         process.send_signal(signal.SIGCONT)
 

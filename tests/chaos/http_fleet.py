@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from tests.chaos.deployment import Deployment
-from tests.chaos.fleet import TIMEOUT, Fleet
+from tests.chaos.fleet import TIMEOUT, Fleet, Target
 from tests.chaos.proxy import Proxy
 from tests.ports import free_port
 from tests.programs import Program
@@ -81,10 +81,10 @@ class HttpFleet(Fleet):
         executor = self._start("runner", "work", "--server", self.proxies[place].url, *arguments)
         self._places[executor] = place
 
-    def kill(self, process: Program) -> None:
+    def kill(self, process: Target) -> None:
         """Kill a process; `revive` starts another executor."""
         super().kill(process)
-        self._places.pop(process, None)
+        self._places = {other: place for other, place in self._places.items() if other is not process}
 
     def stop(self) -> None:
         """Let the executors drain, then the servers, and wait until they are gone."""

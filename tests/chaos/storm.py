@@ -16,11 +16,11 @@ import psycopg
 
 from runner.errors import StoreError
 from tests.chaos.deployment import Deployment
+from tests.chaos.fleet import Target
 from tests.chaos.proxy import Proxy
 from tests.chaos.submitter import HOLD
 from tests.chaos.workload import plan
 from tests.postgres import Server
-from tests.programs import Program
 
 RUNNERS = 3
 SUBMITTERS = 2
@@ -113,7 +113,7 @@ class Storm:
         self._chunk = max(1, round(rate * INTERVAL / SUBMITTERS))
         self._backlog = max(50, round(rate * HOLD_SECONDS))
         self._postgres = postgres
-        self._frozen: dict[Program, threading.Timer] = {}
+        self._frozen: dict[Target, threading.Timer] = {}
         self._killers = 0
         self._next_count = 0.0
 
@@ -201,7 +201,7 @@ class Storm:
         if len(awake) > 1:
             self._freeze(self._draw.choice(awake))
 
-    def _freeze(self, victim: Program) -> None:
+    def _freeze(self, victim: Target) -> None:
         """Freeze a process for some time, unless it is frozen."""
         if not self._is_frozen(victim):
             self._fleet.freeze(victim)
@@ -210,7 +210,7 @@ class Storm:
             self._frozen[victim] = timer
             timer.start()
 
-    def _is_frozen(self, process: Program) -> bool:
+    def _is_frozen(self, process: Target) -> bool:
         return process in self._frozen and self._frozen[process].is_alive()
 
     def _kill_submitter(self) -> None:

@@ -1,27 +1,38 @@
-"""Storms on HTTP executors and on a Dask cluster: `pytest -m chaos` runs each of them on each database.
+"""Storms on HTTP executors, a Dask cluster and a node of Ray: `pytest -m chaos` runs each of them on each database.
+
+Ray is large: uv run --extra ray pytest -n 0 -m chaos -k ray tests/chaos/test_executor_storms.py
 
 See test_storm.py for the environment variables.
 """
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.check import check
+from tests.chaos.cluster_storm import ClusterStorm, RayStorm
 from tests.chaos.conftest import Report
 from tests.chaos.dask_fleet import DaskDeployment
-from tests.chaos.dask_storm import DaskStorm
 from tests.chaos.deployment import Deployment
 from tests.chaos.http_fleet import HttpDeployment
 from tests.chaos.http_storm import HttpStorm
 from tests.chaos.proxy import Proxy
+from tests.chaos.ray_fleet import RayDeployment
 from tests.chaos.storm import PostgresFaults, Storm
 from tests.chaos.test_storm import SECONDS, SEED, offered
 from tests.conftest import SqliteDatabases
 from tests.postgres import Server
 
+NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+
 each_kind = pytest.mark.parametrize(
-    ("deploy", "kind", "rate"), [(HttpDeployment, HttpStorm, 60), (DaskDeployment, DaskStorm, 20)], ids=["http", "dask"]
+    ("deploy", "kind", "rate"),
+    [
+        pytest.param(HttpDeployment, HttpStorm, 60, id="http"),
+        pytest.param(DaskDeployment, ClusterStorm, 20, id="dask"),
+        pytest.param(RayDeployment, RayStorm, 10, id="ray", marks=NEEDS_RAY),
+    ],
 )
 
 

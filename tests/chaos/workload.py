@@ -34,7 +34,7 @@ MIXES: dict[str, dict[str, float]] = {
         "dependent": 0.05,
     },
     "http": {"work": 0.7, "thread": 0.1, "flaky": 0.1, "later": 0.05, "dependent": 0.05},
-    "dask": {"far": 0.7, "far_flaky": 0.1, "work": 0.1, "later": 0.05, "dependent": 0.05},
+    "far": {"far": 0.7, "far_flaky": 0.1, "work": 0.1, "later": 0.05, "dependent": 0.05},
     "strategies": {
         "work": 0.5,
         "thread": 0.05,
