@@ -123,7 +123,7 @@ class Storm:
         for _ in range(RUNNERS):
             self._fleet.start_runner()
         self._maintain()
-        self._fleet.until(self._fleet.has_ended_one)
+        self._fleet.until(self._fleet.has_ended_one, timeout=END_TIMEOUT)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             name, fault = self._draw.choice(self._faults())

@@ -170,11 +170,13 @@ async def test_a_dask_cluster_runs_handlers_and_a_lost_worker_is_a_lost_attempt(
     with dask_cluster() as (address, _):
         added, noted = await far.submit("far.add", {"a": 1, "b": 2}), await far.submit("far.notes")
         stopped, dying = await far.submit("far.loop"), await far.submit("far.die")
+        large = await far.submit("far.greet", {"name": "x" * 20_000})
         async with far.running(executors=[f"far=dask:{address}"], retry="1ms", poll_interval="50ms"):
             await until(lambda: begun(far, stopped))
             await far.database.write(terminate, [Target(stopped)], Actor("ana", "desk", "no longer needed"))
-            await far.wait_for(added, noted, stopped, dying)
+            await far.wait_for(added, noted, stopped, dying, large)
             assert await result(far, added) != 3
+            assert (await result(far, large)).startswith("x" * 20_000), "no message of Dask carries it"
             assert await result(far, noted) == 7
             assert await far.state(stopped) == State.SUCCEEDED
             (attempt,) = await far.attempts(dying)

@@ -191,13 +191,13 @@ class ExternalAttempt:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
 
-    def _begin(self) -> None:
-        """Note that the handler has started: its time limit begins."""
+    def _begin(self, ago: float = 0.0, *, has_ended: bool = False) -> None:
+        """Note that the handler started some seconds ago: its time limit began."""
         if self._begun_at is None:
-            self._begun_at = time.monotonic()
-            if self.limit is not None:
+            self._begun_at = time.monotonic() - ago
+            if self.limit is not None and not has_ended:
                 self._running.deadline = self._begun_at + self.limit + GRACE
-                self._timer = self._loop.call_later(self.limit + GRACE, self._expire)
+                self._timer = self._loop.call_later(self.limit + GRACE - ago, self._expire)
 
     def _expire(self) -> None:
         self._is_late = True
@@ -253,7 +253,11 @@ class ExternalAttempt:
         except Exception as error:
             kind, values = "fail", [WorkerLost(f"it sent a message that is not readable: {error}")]
         if kind == "started":
-            self._begin()
+            self._begin(*values)
+        elif kind == "end":
+            for seconds in values[2:]:
+                self._begin(seconds, has_ended=True)
+            self._inbox.receive(kind, values)
         elif kind == "fail" and isinstance(values[0], str):
             self._inbox.receive("fail", [ProcessNotStarted(values[0])])
         else:

@@ -70,8 +70,12 @@ class CallSite:
         self._opening = asyncio.Lock()
         self._prepared: set[str] = set()
 
-    def run(self, data: bytes, send: Send) -> bytes:
-        """Execute a call, and return its end as a message."""
+    def run(self, data: bytes, send: Send, quiet: float = 0.0) -> bytes:
+        """Execute a call, and return its end as a message.
+
+        Args:
+            quiet: seconds for which a handler runs before the runner hears of its start: less work for short ones.
+        """
         channel = RunnerChannel(send)
         try:
             call = ExternalCall.loads(data)
@@ -79,7 +83,7 @@ class CallSite:
         except BaseException as error:  # an import may raise anything, even SystemExit
             why = f"its worker could not load the handler: {failure_of(error).reason}"
             return _not_started(why)
-        return asyncio.run_coroutine_threadsafe(self._execute(call, handler, channel), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._execute(call, handler, channel, quiet), self._loop).result()
 
     def deliver(self, number: int, data: bytes) -> None:
         """Take a message of the runner for a call: a reply, or the request to stop."""
@@ -102,7 +106,7 @@ class CallSite:
         handler.require()
         return handler
 
-    async def _execute(self, external: ExternalCall, handler: Handler, channel: RunnerChannel) -> bytes:
+    async def _execute(self, external: ExternalCall, handler: Handler, channel: RunnerChannel, quiet: float) -> bytes:
         call = external.call
         timeout = inf if call.timeout is None else call.timeout
         running = Running(call.task._replace(timeout=timeout), handler, Slots("external", 1))
@@ -114,8 +118,15 @@ class CallSite:
             executor = self._executor_of(external)
         except BaseException as fault:  # the code of a resource may raise anything
             return _not_started(f"its worker could not open its resources: {failure_of(fault).reason}")
-        with contextlib.suppress(ConnectionError):  # its handler may not need its runner
-            channel.send("started")
+        began = self._loop.time()
+
+        def announce() -> None:
+            with contextlib.suppress(ConnectionError):  # its handler may not need its runner
+                channel.send("started", self._loop.time() - began)
+
+        announcement = self._loop.call_later(quiet, announce) if quiet else None
+        if announcement is None:
+            announce()
         self._calls[call.number] = self._by_attempt[running] = OpenCall(running, requests, notes)
         outcomes: list[Outcome] = []
         try:
@@ -123,12 +134,14 @@ class CallSite:
             job.owner = running.task
             await asyncio.wait([job])  # the handler may leave it cancelled
         finally:
+            if announcement is not None:
+                announcement.cancel()
             del self._calls[call.number], self._by_attempt[running]
         with contextlib.suppress(ConnectionError):
             notes.send_progress()
         error = None if running.error is None else remote_error(running.error)
         end = ProcessEnd(plain_outcome(outcomes[0]), error, True)
-        return pickle.dumps(("end", end, channel.sent))
+        return pickle.dumps(("end", end, channel.sent, self._loop.time() - began))
 
     def _executor_of(self, external: ExternalCall) -> Executor:
         """Return the Executor for the limits of a runner; calls of one runner share it."""
