@@ -5,7 +5,7 @@ exceptions pass through. Libraries are recognized by their class names, so that 
 """
 
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -217,10 +217,9 @@ def _ensure_transaction(connection: sa.Connection) -> None:
         if begin := beginning(raw.driver_connection):
             connection.exec_driver_sql(begin)
         return
-    with suppress(NotImplementedError):  # some drivers do not report it
-        if connection.dialect.detect_autocommit_setting(raw.dbapi_connection):  # type: ignore[arg-type]
-            remedy = "Remove AUTOCOMMIT from the isolation_level of the connection and the engine"
-            raise AutocommitConnection(kind="SQLAlchemy connection", remedy=remedy)
+    if getattr(raw.dbapi_connection, "autocommit", False):  # SQLAlchemy reads it for us only since 2.0.43
+        remedy = "Remove AUTOCOMMIT from the isolation_level of the connection and the engine"
+        raise AutocommitConnection(kind="SQLAlchemy connection", remedy=remedy)
 
 
 Name = tuple[str, str]

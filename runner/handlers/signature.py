@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, NotRequired, Union, get_
 
 from pydantic import BaseModel, ConfigDict, Secret, SecretBytes, SecretStr, TypeAdapter, ValidationError, with_config
 from pydantic.errors import PydanticUserError
+from pydantic_core import to_json
 from typing_extensions import TypedDict
 
 from runner.errors import InvalidHandler, InvalidPayload
@@ -199,7 +200,7 @@ class Signature:
     def _to_json(self, values: dict[str, Any]) -> str:
         try:
             # The adapter's own methods look up configuration first, which takes as long as the serialization.
-            text = self._adapter.serializer.to_json(values).decode()
+            text = self._adapter.serializer.to_json(values).decode() if not self._extra else self._with_extra(values)
             if "NaN" in text or "Infinity" in text:
                 json.loads(text, parse_constant=_reject_constant)
             if "\\u" in text:
@@ -214,6 +215,13 @@ class Signature:
             )
             raise InvalidPayload(handler=self.name, why=f"it cannot be written as JSON: {error}{advice}") from None
         return text
+
+    def _with_extra(self, values: dict[str, Any]) -> str:
+        """Write the arguments of a `**` parameter too, which serializers before pydantic 2.12 leave out."""
+        named = {name: value for name, value in values.items() if name in self._calling.parameters}
+        text = self._adapter.serializer.to_json(named).decode()
+        rest = to_json({name: values[name] for name in values if name not in named}, inf_nan_mode="constants").decode()
+        return text[:-1] + ("," if named and len(values) > len(named) else "") + rest[1:]
 
     def _invalid(self, error: ValidationError) -> InvalidPayload:
         return InvalidPayload(handler=self.name, why=_reasons(error, "payload", ", ".join(self._calling.parameters)))

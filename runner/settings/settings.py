@@ -1,6 +1,6 @@
 """Settings: every value that a user can set, with its type, bounds, default, description and origin."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
 from difflib import get_close_matches
@@ -11,13 +11,13 @@ from pydantic import (
     ByteSize,
     Field,
     InstanceOf,
-    ModelWrapValidatorHandler,
     ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
+from pydantic.functional_validators import ModelWrapValidatorHandler
+from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from runner.errors import InvalidSettings, InvalidUrl, ShardNotChosen
@@ -60,6 +60,17 @@ DEFAULT_URL = "sqlite:///tasktui.db"
 
 MAX_TRANSACTIONS = 10
 """Default limit of open handler transactions; more connections rarely make a database faster."""
+
+DERIVED: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "read_only": lambda earlier: earlier["production"],
+    "spare_threads": lambda earlier: earlier["threads"],
+    "transaction_connections": lambda earlier: min(earlier["concurrency"] + earlier["threads"], MAX_TRANSACTIONS),
+    "heartbeat_interval": lambda earlier: earlier["lease_timeout"] / 5,
+}
+"""Defaults that depend on settings before them."""
+
+UNDERIVED = "underived"
+"""The type of the error of a default that an invalid setting prevents."""
 
 ENV_PREFIX = "TASKTUI_"
 
@@ -107,7 +118,6 @@ class Settings(BaseSettings):
         validate_default=False,
         env_prefix=ENV_PREFIX,
         env_ignore_empty=True,
-        enable_decoding=False,  # texts such as mail,sms are not JSON
     )
 
     profile: str | None = Field(default=None, description="profile of the configuration file")
@@ -116,7 +126,8 @@ class Settings(BaseSettings):
         default=False, description="the console displays PRODUCTION, starts read-only and asks for more confirmation"
     )
     read_only: bool = Field(
-        default_factory=lambda data: data["production"],
+        default=None,
+        validate_default=True,
         description="the console cannot change anything; on by default if production is on",
     )
     shards: Names = Field(
@@ -182,7 +193,8 @@ class Settings(BaseSettings):
     concurrency: Count = Field(default=100, description="maximum number of coroutines running at the same time")
     threads: Count = Field(default=10, description="maximum number of plain functions running at the same time")
     spare_threads: Number = Field(
-        default_factory=lambda data: data["threads"],
+        default=None,
+        validate_default=True,
         description="maximum number of threads that replace those of functions that do not end after their timeout; as "
         "many as threads by default",
     )
@@ -207,7 +219,8 @@ class Settings(BaseSettings):
         default=1_000, description="number of tasks after which a worker process ends and a new one takes its place"
     )
     transaction_connections: Count = Field(
-        default_factory=lambda data: min(data["concurrency"] + data["threads"], MAX_TRANSACTIONS),
+        default=None,
+        validate_default=True,
         description="PostgreSQL: maximum number of handler transactions open at the same time; at most concurrency + "
         "threads by default",
     )
@@ -226,7 +239,8 @@ class Settings(BaseSettings):
         description="time without a heartbeat after which a runner is lost and others take over its tasks",
     )
     heartbeat_interval: Period = Field(
-        default_factory=lambda data: data["lease_timeout"] / 5,
+        default=None,
+        validate_default=True,
         description="the interval of heartbeats; a fifth of the lease by default",
     )
     drain_timeout: Delay = Field(
@@ -375,6 +389,16 @@ class Settings(BaseSettings):
         except ValidationError as error:
             raise _invalid_settings(error, origins) from None
 
+    @field_validator(*DERIVED, mode="before")
+    @classmethod
+    def _derive(cls, value: object, info: ValidationInfo) -> object:
+        if value is not None or info.field_name is None:
+            return value
+        try:
+            return DERIVED[info.field_name](info.data)
+        except KeyError:
+            raise PydanticCustomError(UNDERIVED, "another setting is not valid") from None
+
     @field_validator("table_schema")
     @classmethod
     def _schema_fits(cls, schema: str | None, info: ValidationInfo) -> str | None:
@@ -496,7 +520,7 @@ def _invalid_settings(error: ValidationError, origins: Origins) -> InvalidSettin
     """Convert pydantic's errors to ours, with the origin of each value and without the value."""
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     # A default that another setting's error prevents is not reported.
-    reasons = [_reason(item, origins) for item in errors if item["type"] != "default_factory_not_called"]
+    reasons = [_reason(item, origins) for item in errors if item["type"] != UNDERIVED]
     (where, why), *more = reasons
     return InvalidSettings(where=where, why="; ".join([why, *(f"{origin}: {reason}" for origin, reason in more)]))
 

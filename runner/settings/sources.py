@@ -49,6 +49,22 @@ class SettingLayer(PydanticBaseSettingsSource):
         return dict(self.values)
 
 
+class PlainTexts:
+    """A part of a source that leaves texts such as mail,sms as they are: they are not JSON."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:  # noqa: ARG002
+        """The text."""
+        return value
+
+
+class Variables(PlainTexts, EnvSettingsSource):
+    """The variables of the environment."""
+
+
+class SecretFiles(PlainTexts, SecretsSettingsSource):
+    """The files of a folder of secrets."""
+
+
 def environment() -> SettingLayer:
     """The variables of the environment that are settings and not empty.
 
@@ -57,7 +73,7 @@ def environment() -> SettingLayer:
     """
     if not any(key.upper().startswith(ENV_PREFIX) for key in os.environ):
         return SettingLayer({}, str)  # the source looks for each setting, which a short command need not wait for
-    texts = EnvSettingsSource(Settings)()
+    texts = Variables(Settings)()
     values = {name: text for name, text in texts.items() if name in NAMES}
     files = dict(_named_files())
     for name, (key, path) in files.items():
@@ -121,7 +137,7 @@ def secrets() -> SettingLayer:
     try:
         names = sorted(path.name for path in folder.iterdir() if path.name.lower().startswith(ENV_PREFIX.lower()))
         _refuse_names(names, folder)
-        values = SecretsSettingsSource(Settings, folder)() if names else {}
+        values = SecretFiles(Settings, folder)() if names else {}
     except (OSError, SettingsError, UnicodeDecodeError) as error:
         _refuse(where, f"the secrets in {folder} cannot be read: {_reason(error)}")
     return SettingLayer(

@@ -73,7 +73,7 @@ def _lock_waiting(tables: Tables, driver: sa.Dialect, *, shared: bool) -> Prepar
     new = dialect.rows("new", ID_COLUMNS)
     waiting = same_id(row, new) & is_state(row.c.state, State.WAITING, State.BLOCKED)
     # The batch comes in the order of ids, and is locked row by row.
-    locked = sa.select(row.c.id).where(waiting).with_for_update(of=row, read=shared).correlate(new)
+    locked = sa.select(row.c.id).where(waiting).with_for_update(read=shared).correlate(new)
     joined, held_row = dialect.for_each(new, locked, tables.task)
     return Prepared(sa.select(held_row.id).select_from(joined), driver)
 

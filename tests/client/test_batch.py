@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
-from fractions import Fraction
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -98,10 +98,10 @@ def totals(notes: list[Any]) -> Iterator[tuple[Work, Work, Work]]:
     """A member, and a callback as a plain function and as a coroutine."""
 
     @handler("test.half")
-    async def half(number: int) -> Fraction:
+    async def half(number: int) -> Decimal:
         if number < 0:
             raise ValueError("below zero")
-        return Fraction(number, 2)
+        return Decimal(number) / 2
 
     @handler("test.total")
     def total(ctx: Context, lenient: bool = False) -> None:
@@ -126,7 +126,7 @@ def test_a_callback_reads_the_results_of_its_batch(
         callback=totals[callback].options(max_attempts=1).new(),
     )
     store.drain()
-    assert notes == [[Fraction(n, 2) for n in range(4)]]
+    assert notes == [[Decimal(n) / 2 for n in range(4)]]
 
 
 @pytest.mark.parametrize("callback", [1, 2])
@@ -137,7 +137,7 @@ def test_a_missing_result_is_an_error_or_in_its_place(
     batch([half.new(number=3), half.new(number=-1)], callback=totals[callback].new(lenient=True))
     store.drain()
     ((first, second),) = notes
-    assert (first, type(second), second.message) == (Fraction(3, 2), TaskFailed, "below zero")
+    assert (first, type(second), second.message) == (Decimal("1.5"), TaskFailed, "below zero")
     batch([half.new(number=-1)], callback=totals[callback].options(max_attempts=1).new())
     assert [ran.verb for ran in store.drain()] == ["die", "die"]
     assert "TaskFailed" in str(store.tasks()[-1].error)
@@ -149,7 +149,7 @@ def test_a_child_reads_the_results_of_its_parents(store: TaskStore, totals: tupl
     half.options(key="second").submit(number=6)
     total.options(after=[("test.half", "second"), parent]).submit()
     store.drain()
-    assert notes == [[Fraction(3), Fraction(5, 2)]]
+    assert notes == [[Decimal(3), Decimal("2.5")]]
 
 
 def test_a_parent_that_an_operator_unblocked_has_no_result(

@@ -182,7 +182,9 @@ def test_a_secret_result_is_not_kept(store: TaskStore) -> None:
     store.drain("test.take")
     (task,) = store.tasks()
     assert (task.state, task.result) == ("succeeded", None)
-    assert task.error == "the result was not kept: it contains a secret, of which JSON would hold asterisks"
+    assert task.error
+    assert task.error.startswith("the result was not kept: it contains a")  # secret; or object, before pydantic 2.10
+    assert "swordfish" not in task.error
 
 
 async def stream(rows: int) -> AsyncIterator[int]:
