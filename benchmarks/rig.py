@@ -247,6 +247,8 @@ def resume_after_kill(rig: Rig, lease: int, alive: float, *, standby: bool) -> f
             start("resume")
             wait_for("ready", 2)
         time.sleep(alive)
+        if len(contract.arrivals(file, "second")) > 1:
+            raise BenchmarkFailed(f"{rig.system.name}: another process runs the step although the first one is alive")
         crew[0].kill()
         killed = time.monotonic()
         crew[0].wait()

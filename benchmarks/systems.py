@@ -64,7 +64,7 @@ SYSTEMS = {
             "postgresql",
             "dbos.py",
             ("dbos==3.4.0",),
-            note="only `steps`, `flows` and `restart`; no process takes over from one with another name",
+            note="only `steps`, `flows` and `restart`: a process takes over workflows of its own name when it starts",
         ),
         System(
             "absurd",
