@@ -62,6 +62,14 @@ def renew(frame: Frame, runner_id: int, lease: float, block: LoopBlock) -> Steps
     return Renewal(bool(renewed), bool(rows and rows[0][0]))
 
 
+def end_lease(frame: Frame, runner_id: int) -> Steps[None]:
+    """End the lease of a runner whose process has ended; others rescue its tasks."""
+    runner = frame.tables.runner
+    valid = (runner.c.id == sa.bindparam("runner", type_=sa.BigInteger)) & (runner.c.lease_until > db_now())
+    ended = sa.update(runner).where(valid).values(lease_until=db_now()).returning(runner.c.id)
+    yield Step(Prepared(ended, frame.driver), {"runner": runner_id})
+
+
 MOST_SUSPECTS = 5
 """Maximum number of tasks that are named while no thread of a runner sends a ping."""
 

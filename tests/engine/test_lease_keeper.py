@@ -139,9 +139,11 @@ async def is_over(harness: Harness) -> bool:
     return bool((await lease(harness)).is_over)
 
 
-@on_sqlite
+@pytest.mark.both_databases
 @pytest.mark.skipif(not Path("/proc").exists(), reason="finds the keeper in /proc")
-async def test_the_keeper_ends_with_a_killed_runner(harness: Harness, migrated_url: str, tmp_path: Path) -> None:
+async def test_the_keeper_ends_with_a_killed_runner_and_ends_its_lease(
+    harness: Harness, migrated_url: str, tmp_path: Path
+) -> None:
     neighbour = await harness.submit("waits")
     with process(migrated_url, tmp_path) as runner:
         await until(lambda: is_running(harness, neighbour))
@@ -150,6 +152,9 @@ async def test_the_keeper_ends_with_a_killed_runner(harness: Harness, migrated_u
         runner.kill()
         runner.wait()
         await until(lambda: not Path(f"/proc/{keeper}").exists())
+    table = harness.database.tables.runner.c
+    (row,) = await harness.rows(sa.select(table.lease_until, table.heartbeat_at))
+    assert (row.lease_until - row.heartbeat_at).total_seconds() < LEASE - 1
 
 
 @pytest.mark.parametrize("has_proc", [True, False], ids=["proc", "ps"])

@@ -30,6 +30,7 @@ from runner.store.heartbeat import (
     Renewal,
     Usage,
     acknowledge,
+    end_lease,
     enter_handlers,
     heartbeat,
     leave,
@@ -274,6 +275,11 @@ class BlockingRenewal:
         """Renew the lease of a runner, and store why its heartbeat does not."""
         with self._open() as tx:
             return tx.follow(renew(tx, runner_id, self._settings.lease_timeout.total_seconds(), block))
+
+    def end(self, runner_id: int) -> None:
+        """End the lease of a runner whose process has ended."""
+        with self._open() as tx:
+            tx.follow(end_lease(tx, runner_id))
 
     def suspects(self, runner_id: int) -> list[tuple[int, str]]:
         """Read id and handler of the tasks that the runner executes."""

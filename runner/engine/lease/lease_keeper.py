@@ -3,8 +3,9 @@
 Such code stops every thread of the runner, and would cost all its tasks an attempt. The runner starts this file as a
 script, without site-packages: it needs 4 MB and imports the database only when the runner falls silent.
 
-The keeper ends with its runner. It does not renew for a runner that is stopped (SIGSTOP, a debugger), which must lose
-its lease, nor longer than the watchdog does for a blocked event loop.
+The keeper ends with its runner. If the runner did not end by itself, such as after SIGKILL, the keeper ends its lease
+first, and others rescue its tasks at once. It does not renew for a runner that is stopped (SIGSTOP, a debugger), which
+must lose its lease, nor longer than the watchdog does for a blocked event loop.
 
 Input: a line with the module search path, a line with the settings, both in hex; then one line per ping with the
 runner's id and the seconds for which its event loop is blocked. Arguments: see `Limits`, after the runner's process id.
@@ -30,6 +31,9 @@ LONGEST_ERROR = 1_000
 
 TICK = 0.5
 """Seconds between two looks at the runner."""
+
+ORPHANED = 5.0
+"""Longest time in seconds from the end of the pipe until the process of the runner has ended."""
 
 
 class Limits:
@@ -72,16 +76,12 @@ class Pings:
         self._input += data
         return bool(data)
 
-    def wait(self) -> bool:
-        """Wait at most TICK seconds for a ping; return True after one.
-
-        Raises:
-            SystemExit: the runner has ended.
-        """
+    def wait(self) -> bool | None:
+        """Wait at most TICK seconds for a ping; return True after one, and None at the end of the pipe."""
         if not select.select([0], [], [], TICK)[0]:
             return False
         if not self._read():
-            raise SystemExit
+            return None
         self._take()
         self._heard_at = time.monotonic()
         return True
@@ -147,10 +147,13 @@ def keep(runner_pid: int, limits: Limits) -> int:
     pings = Pings()
     renewal, tasks, renewed_at, lost, code, failure = None, None, 0.0, 0, 0, ""
     while True:
-        if pings.wait() and code:
+        heard = pings.wait()
+        if heard and code:
             sys.stderr.write(failure[:LONGEST_ERROR])
             return code
-        if os.getppid() != runner_pid:  # another child may keep the pipe open
+        if heard is None or os.getppid() != runner_pid:  # another child may keep the pipe open
+            if pings.runner_id not in (0, lost) and has_ended(runner_pid):
+                end_lease(pings, renewal)
             return 0
         is_due = pings.silence >= limits.silence and time.monotonic() - renewed_at >= limits.interval
         if not is_due or pings.runner_id in (0, lost) or is_stopped(runner_pid):
@@ -169,6 +172,22 @@ def keep(runner_pid: int, limits: Limits) -> int:
                 lost = pings.runner_id
         except Exception as error:  # the next interval tries again
             code, failure = code or FAILED, _text(error)
+
+
+def has_ended(runner_pid: int) -> bool:
+    """Wait for the end of the runner, which may have closed the pipe without ending."""
+    until = time.monotonic() + ORPHANED
+    while os.getppid() == runner_pid and time.monotonic() < until:
+        time.sleep(TICK / 10)
+    return os.getppid() != runner_pid
+
+
+def end_lease(pings: Pings, renewal: "BlockingRenewal | None") -> None:
+    """End the lease of a runner whose process has ended; without the database, it ends at its time."""
+    import contextlib
+
+    with contextlib.suppress(Exception):
+        (renewal or _renewal(pings)).end(pings.runner_id)
 
 
 def _text(error: Exception) -> str:

@@ -323,6 +323,8 @@ class KeeperProcess:
         if process is None:
             return
         if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):
+                process.stdin.write(b"0 0\n")  # the lease is no longer the keeper's
             process.stdin.close()
         if process.stderr is not None:
             process.stderr.close()
