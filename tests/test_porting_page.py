@@ -45,7 +45,6 @@ with TaskStore(sys.argv[1]) as store:
 """
 
 
-@pytest.mark.slow
 def test_our_half_of_each_example_works(tmp_path: Path, migrated_url: str) -> None:
     save(PAGE, tmp_path)
     python(tmp_path, PROGRAM, migrated_url)
