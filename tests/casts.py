@@ -53,7 +53,7 @@ SCENES = {
         (
             "?WAIT, LAST",
             "w",
-            "?What helps most",
+            "?will not run again",
             "down",
             "down",
             "enter",

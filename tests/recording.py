@@ -74,7 +74,7 @@ def _session(terminal: Terminal, start_runner: Callable[[], subprocess.Popen[byt
     """Type as an operator would."""
     terminal.sees("NEEDS ATTENTION", "RUN TIME")
     terminal.drains(LOOK)
-    terminal.answers(b"w", "What helps most")
+    terminal.answers(b"w", "will not run again")
     terminal.drains(LOOK)
     terminal.types(b"\x1b")
     terminal.drains(1)
