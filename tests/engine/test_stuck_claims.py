@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from runner.engine.runner import Engine
 from runner.model.stuck_row import StuckCause
 from tests.conftest import examples, on_postgresql, postgresql_first
-from tests.engine.harness import Harness, until
+from tests.engine.harness import Harness, at_work, until
 from tests.engine.test_limits import limit
+from tests.engine.test_schedules import InTheMiddle
 from tests.triggers import SERVER_STATES, TEXT, accept, refuse
 
 pytestmark = pytest.mark.both_databases
@@ -112,6 +113,20 @@ async def test_a_trigger_that_skips_the_row_is_named(harness: Harness) -> None:
         assert "trigger" in runner.stuck.rows("claim")[0].fact
         more = await harness.submit("work", priority=1)
         await harness.wait_for(more)
+
+
+async def test_tasks_whose_handler_gets_a_limit_between_survey_and_claim_are_not_stuck(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    await work(harness)
+    tasks = [await harness.submit("work") for _ in range(3)]
+    runner = harness.runner()
+    runner.claimer._database = InTheMiddle(  # type: ignore[assignment]
+        runner.database, 1, lambda: limit(harness, "handler", "work", concurrency="1")
+    )
+    async with at_work(runner):
+        await harness.wait_for(*tasks)
+    assert "work" not in caplog.text
 
 
 async def test_a_refused_suspect_is_named_and_others_run(harness: Harness) -> None:
