@@ -89,9 +89,7 @@ def options(url: sa.URL) -> dict[str, Any]:
     # The connection that was used last comes first: each has caches and buffers that grow with its use.
     pool = {"pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW, "pool_use_lifo": True}
     if url.get_backend_name() == "sqlite":
-        # Before SQLAlchemy 2.0.38, an async engine of a file has no pool by default.
-        kind = {"poolclass": sa.AsyncAdaptedQueuePool} if url.get_driver_name() == "aiosqlite" else {}
-        return {"connect_args": {"timeout": BUSY_SECONDS}, **pool, **kind}
+        return {"connect_args": {"timeout": BUSY_SECONDS}, **pool}
     connect_args = {name: value for name, value in POSTGRESQL_OPTIONS.items() if name not in url.query}
     # No column is an hstore: without the option, the first connection looks up the type in three statements.
     return {"connect_args": connect_args, **pool, "use_native_hstore": False}
