@@ -98,6 +98,7 @@ def test_handlers_that_mean_their_own_module_runner_get_an_explanation(
     result = call("work", "-H", "shop_jobs")
     assert result.code == Exit.CONFIGURATION
     assert f"Your {namesake} and tasktui's package have the same name: rename yours" in result.err
+    assert "rename yours" not in call("work", "-H", "shop_jbs").err
 
 
 def test_postgresql_without_its_driver_names_the_extra(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,10 +54,15 @@ def load_handlers(settings: Settings) -> Registry:
         try:
             return discover(settings.handlers)
         except HandlersNotFound as error:
-            if (namesake := _namesake()) is None:
+            if not _is_hidden(error.__cause__) or (namesake := _namesake()) is None:
                 raise
             why = f"{error.fields['why']}. Your {namesake} and tasktui's package have the same name: rename yours"
             raise HandlersNotFound(module=error.fields["module"], why=why) from error
+
+
+def _is_hidden(cause: BaseException | None) -> bool:
+    """True if an import failed because a part of a package `runner` is missing."""
+    return isinstance(cause, ImportError) and (cause.name or "").partition(".")[0] == "runner"
 
 
 def _namesake() -> Path | None:
