@@ -147,20 +147,28 @@ class Executor:
         if not isinstance(arguments, dict):
             release_slot(running)
             outcome = arguments
-        elif handler.in_process and self._open_processes is not None:
-            outcome = await self._in_process(running, self._open_processes, release_slot)
-        elif handler.external is not None and self._open_external is not None:
-            self._external = self._external or self._open_external()
-            outcome = await self._external.execute(running, lambda: self._context(running), release_slot)
-        elif handler.is_async:
-            outcome = await self._on_loop(running, arguments, release_slot)
         else:
-            outcome = await self._in_thread(running, arguments, release_slot)
-        if type(outcome) is not Done or running.steps is not None:
+            outcome = await self._body(running, arguments, release_slot)
+        if type(outcome) is not Done:
             outcome = await self._redacted(running, outcome)
+        elif running.steps is not None:
+            _note_left_out(running)
         if sealing is None or running.vault is None or not isinstance(arguments, dict):
             return outcome
         return await sealing.seal(running, running.vault, outcome)
+
+    def _body(
+        self, running: Running, arguments: dict[str, Any], release_slot: Callable[[Running], None]
+    ) -> Awaitable[Outcome]:
+        """Run the handler where it belongs: in a process, an external executor, on the event loop or in a thread."""
+        handler = running.handler
+        if handler.in_process and self._open_processes is not None:
+            return self._in_process(running, self._open_processes, release_slot)
+        if handler.external is not None and self._open_external is not None:
+            self._external = self._external or self._open_external()
+            return self._external.execute(running, lambda: self._context(running), release_slot)
+        run = self._on_loop if handler.is_async else self._in_thread
+        return run(running, arguments, release_slot)
 
     async def execute_chunk(
         self, chunk: ChunkRunning, release_slot: Callable[[Running], None]
@@ -272,13 +280,7 @@ class Executor:
             return Retry(failure=failure_of(error))
 
     async def _redacted(self, running: Running, outcome: Outcome) -> Outcome:
-        """Mask secrets in an outcome that is not a success, cut its text, and free the variables of its frames.
-
-        Of a success, name the steps that it left out.
-        """
-        if type(outcome) is Done:
-            _note_left_out(running)
-            return outcome
+        """Mask secrets in an outcome that is not a success, cut its text, and free the variables of its frames."""
         if running.notes is not None and running.notes.unsaved is not None:
             with contextlib.suppress(asyncio.CancelledError):  # it is stored, and the body has ended
                 await running.notes.save_kept()
