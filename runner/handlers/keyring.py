@@ -1,6 +1,6 @@
 """Keyring: the codecs and keys of a process, which encrypt the values of its tasks.
 
-What is encrypted begins with its use and its handler, so that the value of one place does not decrypt in another.
+An encrypted text begins with its use and its handler, so that the value of one place does not decrypt in another.
 """
 
 import re
@@ -16,7 +16,7 @@ from runner.settings import Settings
 from runner.settings.codec_keys import codec_keys
 
 Use: TypeAlias = Literal["payload", "result", "checkpoint", "text"]
-"""What a sealed value is: a text is an error, a traceback or a line of a log."""
+"""The use of a sealed value; "text" is an error, a traceback or a line of a log."""
 
 
 class Keyring:
@@ -106,7 +106,7 @@ class Keyring:
         return str(getattr(own_codec(codec), "key_id", ""))[:64]
 
     def seal(self, codec: str, handler: str, use: Use, text: str) -> str:
-        """Encrypt a text, and return what is stored.
+        """Encrypt a text, and return the stored text.
 
         Raises:
             KeyMissing: the codec has no key here.
@@ -186,7 +186,7 @@ class Keyring:
         return EXACT.sub(replaced, text)
 
     def vault(self, handler: str, codec: str) -> "Vault":
-        """Return what encrypts the values of the tasks of a handler."""
+        """Return the vault for the tasks of a handler."""
         return Vault(self, handler, codec)
 
 
