@@ -12,7 +12,7 @@ from enum import IntEnum
 from types import TracebackType
 from typing import Self, TextIO
 
-from cyclopts import CycloptsError, UnusedCliTokensError
+from cyclopts import CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from runner.cli.capture import CAPTURE
 from runner.errors import RunnerError
@@ -148,7 +148,7 @@ def _code_of_single(error: BaseException) -> int:
             return _print_error(str(error), error.exit_code)
         case CycloptsError():
             command = " ".join([PROGRAM, *(error.command_chain or ())])
-            text = _unused(error) or f"{error} {_negation_hint(str(error))}"
+            text = _unused(error) or f"{error} {_option_hint(error)}"
             return _print_error(f"{text}See {command} --help.", Exit.BAD_INPUT)
         case OSError():
             _discard(sys.stdout)
@@ -167,14 +167,15 @@ def _unused(error: CycloptsError) -> str:
     return f"Unexpected argument {error.unused_tokens[0]!r}. {hint}"
 
 
-def _negation_hint(message: str) -> str:
-    """The way to type a negated term of a filter, if the unknown option of a message is one; empty otherwise."""
-    if "Unknown option: -A" in message:
-        return "The module of the handlers follows -H: runner work -H shop.tasks. "
-    match = re.match(r"Unknown option: -((\w+)[.\w]*[:=<>~!].*)\. -\w is not a recognized option", message)
-    if match is None or match[2] not in FIELDS:
+def _option_hint(error: CycloptsError) -> str:
+    """The way to type an option of Celery, or a negated term of a filter, that the command does not know."""
+    if not isinstance(error, UnknownOptionError):
         return ""
-    return f"To negate a term of a filter, type '!{match[1]}'. "
+    if "-A" in (error.token.keyword, error.token.value):
+        return "The module of the handlers follows -H: runner work -H shop.tasks. "
+    matches = (re.fullmatch(r"-((\w+)[.\w]*[:=<>~!].*)", token) for token in error.root_input_tokens or ())
+    terms = [match[1] for match in matches if match and match[2] in FIELDS]
+    return f"To negate a term of a filter, type '!{terms[0]}'. " if terms else ""
 
 
 def print_stderr(text: str) -> None:
