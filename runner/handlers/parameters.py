@@ -265,7 +265,7 @@ class StoredSignature(NamedTuple):
     """The signature of a handler as its runners stored it last.
 
     Args:
-        extra: True if a call may pass other arguments too.
+        extra: any other argument that a call may pass; None if there is none.
         options: the defaults of its tasks, by task option.
         derived: call options that its code sets, such as unique_key, bucket, order_key and tenant.
         attempts: the retry plan (`retry`), `max_attempts` and `timeout` of a task that has none of its own, and the
@@ -274,7 +274,7 @@ class StoredSignature(NamedTuple):
     """
 
     fields: Sequence[ParameterField]
-    extra: bool
+    extra: ParameterField | None
     options: Mapping[str, Any]
     derived: Sequence[str]
     attempts: Mapping[str, Any]
@@ -321,8 +321,11 @@ class StoredSignature(NamedTuple):
         The code decides: it may have checks that no schema shows.
         """
         names = [field.name for field in self.fields]
-        for name in payload.keys() - set(names) if not self.extra else ():
-            return f"{name}: the handler has no such argument; it has: {', '.join(names) or 'none'}"
+        for name in (name for name in payload if name not in names):
+            if self.extra is None:
+                return f"{name}: the handler has no such argument; it has: {', '.join(names) or 'none'}"
+            if why := self.extra.misfit(payload[name]):
+                return f"{name}: {why}"
         for field in self.fields:
             if field.name in payload and (why := field.misfit(payload[field.name])):
                 return f"{field.name}: {why}"
@@ -340,7 +343,8 @@ def read_signature(stored: str | None) -> StoredSignature | None:
         fields = [
             _field(name, part, definitions, name in required) for name, part in schema.get("properties", {}).items()
         ]
-        extra = schema.get("additionalProperties", True) is not False
+        other = schema.get("additionalProperties", True)
+        extra = None if other is False else _field("", {} if other is True else other, definitions, False)
         defaults, attempts = dict(values.get("options", {})), dict(values.get("attempts", {}))
         derived, codec = list(values.get("derived", [])), values.get("codec")
         return StoredSignature(fields, extra, defaults, derived, attempts, codec if isinstance(codec, str) else None)

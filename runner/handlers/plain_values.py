@@ -9,6 +9,8 @@ from pydantic import BaseModel
 
 CONTAINERS = {dict, list, tuple, Mapping, Sequence}
 
+BYTES_ADVICE = "bytes are no text: decode them, or annotate the parameter as pydantic.Base64Bytes, and pass base64"
+
 UNTYPED = (Any, object, *CONTAINERS)
 """Annotations that leave the type of a value open."""
 
@@ -61,7 +63,7 @@ def _advice(value: Any) -> str:
         case dict():
             return "a key of a dictionary is not text: annotate the parameter, such as dict[int, str]"
         case bytes():
-            return "bytes are no text: annotate the parameter as pydantic.Base64Bytes, and pass base64"
+            return BYTES_ADVICE
         case set() | frozenset():
             return f"a {kind} would come back as a list: annotate the parameter, such as set[int]"
     if hasattr(value, "__next__") or hasattr(value, "read"):

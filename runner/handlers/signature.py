@@ -8,16 +8,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Never, NoReturn, NotRequired, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, NotRequired, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Secret, SecretBytes, SecretStr, TypeAdapter, ValidationError, with_config
 from pydantic.errors import PydanticUserError
-from pydantic_core import to_json
 from typing_extensions import TypedDict
 
 from runner.errors import InvalidHandler, InvalidPayload
+from runner.handlers.extra_arguments import ExtraArguments, unpacked
 from runner.handlers.functions import POSITIONAL, RETURN, UNREADABLE, hints_of, signature_of
-from runner.handlers.plain_values import is_untyped, require_plain
+from runner.handlers.plain_values import BYTES_ADVICE, is_untyped, require_plain
 from runner.model.outcome import HANDLER_OUTCOMES
 from runner.model.text_limits import require_payload
 
@@ -51,9 +51,11 @@ class Signature:
         """
         try:
             values = self._adapter.validator.validate_python(self._bound(args, kwargs) if args else kwargs)
+            if self._extra is not None:
+                values |= self._extra.validate(self._unnamed(values))
         except ValidationError as error:
             raise self._invalid(error) from None
-        if self._untyped:
+        if self._untyped or self._extra is not None:
             self._require_plain(values)
         return self._to_json(values)
 
@@ -61,6 +63,8 @@ class Signature:
         try:
             for name in self._untyped & values.keys():
                 require_plain(name, values[name])
+            if self._extra is not None:
+                self._extra.require_plain(self._unnamed(values))
         except ValueError as error:
             why = str(error)
             try:
@@ -107,6 +111,8 @@ class Signature:
         """
         try:
             values: dict[str, Any] = self._adapter.validator.validate_json(payload)
+            if self._extra is not None:
+                values |= self._extra.read(self._unnamed(values))
         except ValidationError as error:
             raise self._invalid(error) from None
         return values
@@ -118,8 +124,8 @@ class Signature:
         except TypeError as error:
             why = f"{error}; it has: {', '.join(self._calling.parameters) or 'none'}"
             raise InvalidPayload(handler=self.name, why=why) from None
-        extra: dict[str, Any] = bound.get(self._extra, {})
-        return {name: value for name, value in bound.items() if name != self._extra} | extra
+        extra: dict[str, Any] = bound.get(self._extra_name, {})
+        return {name: value for name, value in bound.items() if name != self._extra_name} | extra
 
     def require_types(self) -> None:
         """Check that every annotation can be read from JSON. Call it once all annotated types are defined.
@@ -131,7 +137,7 @@ class Signature:
 
     def takes(self, name: str) -> bool:
         """True if a call may pass an argument of this name."""
-        return bool(self._extra) or name in self._calling.parameters
+        return bool(self._extra_name) or name in self._calling.parameters
 
     def arguments(self, payload: str) -> dict[str, Any]:
         """Read a payload into all arguments that the function sees, including defaults.
@@ -148,7 +154,13 @@ class Signature:
             PydanticUserError: a type has no schema.
             InvalidHandler: an annotation cannot be read from JSON.
         """
-        return self._adapter.json_schema(schema_generator=_input_schema())
+        generator = _input_schema()
+        schema = self._adapter.json_schema(schema_generator=generator)
+        if self._extra is None:
+            return schema
+        extra = self._extra.schema(generator)
+        definitions = extra.pop("$defs", {}) | schema.get("$defs", {})
+        return schema | extra | ({"$defs": definitions} if definitions else {})
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
@@ -157,7 +169,7 @@ class Signature:
         return {item.name: item.default for item in parameters if item.default is not inspect.Parameter.empty}
 
     @cached_property
-    def _extra(self) -> str:
+    def _extra_name(self) -> str:
         """Name of the `**` parameter, or ""."""
         names = (item.name for item in self._calling.parameters.values() if item.kind is inspect.Parameter.VAR_KEYWORD)
         return next(names, "")
@@ -165,9 +177,47 @@ class Signature:
     @cached_property
     def _untyped(self) -> frozenset[str]:
         """Names of the parameters whose annotations leave types open."""
-        hints = hints_of(self._function, self._calling.parameters)
-        names = (item.name for item in self._calling.parameters.values() if item.name != self._extra)
-        return frozenset(name for name in names if is_untyped(hints.get(name, Any)))
+        hints = self._hints
+        return frozenset(name for name in hints if name != self._extra_name and is_untyped(hints[name]))
+
+    @cached_property
+    def _extra(self) -> ExtraArguments | None:
+        """The arguments of the `**` parameter; None without one, or if its annotation lists them.
+
+        Raises:
+            InvalidHandler: its annotation cannot be read from JSON.
+        """
+        hint = self._hints.get(self._extra_name, Any)
+        if not self._extra_name or unpacked(hint):
+            return None
+        try:
+            return ExtraArguments(hint, _rules("forbid"))
+        except PydanticUserError as error:
+            raise InvalidHandler(name=self.name, why=_unreadable_type({self._extra_name: hint}, error)) from None
+
+    def _unnamed(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of the `**` parameter."""
+        return {name: value for name, value in values.items() if name not in self._calling.parameters}
+
+    @property
+    def _names(self) -> list[str]:
+        """The names of all arguments, for messages."""
+        keys = unpacked(self._hints.get(self._extra_name))
+        return [name for name in self._calling.parameters if not keys or name != self._extra_name] + [*keys]
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        """The annotation of each parameter.
+
+        Raises:
+            InvalidHandler: an annotation cannot be evaluated.
+        """
+        try:
+            hints = hints_of(self._function, self._calling.parameters)
+        except UNREADABLE as error:
+            why = f"its annotations cannot be read: {error}. Import the types outside `if TYPE_CHECKING`"
+            raise InvalidHandler(name=self.name, why=why) from None
+        return {name: hints.get(name, Any) for name in self._calling.parameters}
 
     @cached_property
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:
@@ -177,30 +227,20 @@ class Signature:
             InvalidHandler: an annotation cannot be read from JSON.
         """
         make: Any = TypedDict  # type checkers do not accept fields that are computed at run time
+        annotated: dict[str, Any] = {
+            name: hint if item.default is inspect.Parameter.empty else NotRequired[hint]
+            for (name, hint), item in zip(self._hints.items(), self._calling.parameters.values(), strict=True)
+            if name != self._extra_name
+        } | unpacked(self._hints.get(self._extra_name))
+        rules = _rules("forbid" if self._extra is None else "allow")
         try:
-            hints = hints_of(self._function, self._calling.parameters)
-        except UNREADABLE as error:
-            why = f"its annotations cannot be read: {error}. Import the types outside `if TYPE_CHECKING`"
-            raise InvalidHandler(name=self.name, why=why) from None
-        annotated: dict[str, Any] = {}
-        for item in self._calling.parameters.values():
-            if item.name != self._extra:
-                hint = hints.get(item.name, Any)
-                annotated[item.name] = hint if item.default is inspect.Parameter.empty else NotRequired[hint]
-        shape = make("Arguments", annotated)
-        extra: Any = "allow" if self._extra else "forbid"
-        rules = ConfigDict(extra=extra, allow_inf_nan=False, ser_json_inf_nan="constants")
-        try:
-            return TypeAdapter(with_config(rules)(shape))
+            return TypeAdapter(with_config(rules)(make("Arguments", annotated)))
         except PydanticUserError as error:
-            raise InvalidHandler(
-                name=self.name, why=_unreadable_type({name: hints.get(name, Any) for name in annotated}, error)
-            ) from None
+            raise InvalidHandler(name=self.name, why=_unreadable_type(self._hints, error)) from None
 
     def _to_json(self, values: dict[str, Any]) -> str:
         try:
-            # The adapter's own methods look up configuration first, which takes as long as the serialization.
-            text = self._adapter.serializer.to_json(values).decode() if not self._extra else self._with_extra(values)
+            text = self._write(values)
             if "NaN" in text or "Infinity" in text:
                 json.loads(text, parse_constant=_reject_constant)
             if "\\u" in text:
@@ -210,21 +250,26 @@ class Signature:
             if HIDDEN in text:
                 require_faithful(values, require_shown)
         except ValueError as error:  # includes pydantic's errors
-            advice = (
-                ". Annotate bytes as pydantic.Base64Bytes, and pass base64" if "invalid utf-8" in str(error) else ""
-            )
-            raise InvalidPayload(handler=self.name, why=f"it cannot be written as JSON: {error}{advice}") from None
+            why = BYTES_ADVICE if "invalid utf-8" in str(error) else error
+            raise InvalidPayload(handler=self.name, why=f"it cannot be written as JSON: {why}") from None
         return text
 
-    def _with_extra(self, values: dict[str, Any]) -> str:
-        """Write the arguments of a `**` parameter too, which serializers before pydantic 2.12 leave out."""
+    def _write(self, values: dict[str, Any]) -> str:
+        # The adapters' own methods look up configuration first, which takes as long as the serialization.
+        write = self._adapter.serializer.to_json
+        if self._extra is None:
+            return write(values).decode()
         named = {name: value for name, value in values.items() if name in self._calling.parameters}
-        text = self._adapter.serializer.to_json(named).decode()
-        rest = to_json({name: values[name] for name in values if name not in named}, inf_nan_mode="constants").decode()
+        text, rest = write(named).decode(), self._extra.write(self._unnamed(values))
+        # Serializers before pydantic 2.12 leave out the arguments of a `**` parameter.
         return text[:-1] + ("," if named and len(values) > len(named) else "") + rest[1:]
 
     def _invalid(self, error: ValidationError) -> InvalidPayload:
-        return InvalidPayload(handler=self.name, why=_reasons(error, "payload", ", ".join(self._calling.parameters)))
+        return InvalidPayload(handler=self.name, why=_reasons(error, "payload", ", ".join(self._names)))
+
+
+def _rules(extra: Literal["allow", "forbid"]) -> ConfigDict:
+    return ConfigDict(extra=extra, allow_inf_nan=False, ser_json_inf_nan="constants")
 
 
 OPEN = "x-open"
@@ -315,9 +360,11 @@ def _reject_constant(constant: str) -> None:
 def _reasons(error: ValidationError, whole: str, names: str = "") -> str:
     """All errors in one line, without the values, which may be secret."""
     reasons: list[str] = []
-    for item in error.errors(include_input=False, include_url=False, include_context=False):
+    for item in error.errors(include_url=False, include_context=False):
         is_argument = len(item["loc"]) == 1 and item["type"] == "extra_forbidden"
         why = f"the handler has no such argument; it has: {names or 'none'}" if is_argument else item["msg"]
+        if not is_argument and isinstance(item["input"], (bytes, bytearray)):
+            why = f"{why}; {BYTES_ADVICE}"
         reasons.append(f"{'.'.join(map(str, item['loc'])) or whole}: {why}")
     return "; ".join(reasons)
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Required
 from uuid import UUID
 
 import pytest
@@ -24,6 +24,7 @@ from pydantic import (
     WrapValidator,
     field_serializer,
 )
+from typing_extensions import TypedDict, Unpack
 
 from runner import Context, errors, handler
 from runner.errors import InvalidHandler, InvalidPayload, InvalidRetryPlan, InvalidTask, PayloadTooLarge
@@ -390,7 +391,7 @@ def test_a_stored_signature_refuses_values_of_another_type(kind: Any, wrong: lis
         ({1, 2}, "x: a set would come back as a list: annotate the parameter, such as set[int]"),
         (iter([1, 2]), "x: a list_iterator can be read once, and a task cannot keep it: pass a list"),
         (StringIO("text"), "x: a StringIO can be read once"),
-        (b"\xff", "x: bytes are no text: annotate the parameter as pydantic.Base64Bytes, and pass base64"),
+        (b"\xff", "x: bytes are no text: decode them, or annotate the parameter as pydantic.Base64Bytes"),
         ({"deep": [{"at": UUID(int=1)}]}, "x: JSON does not keep a UUID"),
         ({1: "a"}, "x: a key of a dictionary is not text"),
     ],
@@ -428,8 +429,66 @@ def test_plain_values_and_annotated_ones_pass() -> None:
     assert json.loads(payload)["x"] == {"a": [1, 2.5, True, None, "b", [1, 2]]}
 
 
-def test_bytes_that_are_no_text_get_advice() -> None:
-    def keep(x: bytes) -> None: ...
+@pytest.mark.parametrize("annotation", [bytes, str, int, dict[str, int], datetime])
+def test_bytes_that_are_no_text_get_advice(annotation: Any) -> None:
+    def keep(x: Any) -> None: ...
 
-    with pytest.raises(InvalidPayload, match=r"Annotate bytes as pydantic\.Base64Bytes"):
+    keep.__annotations__["x"] = annotation
+    with pytest.raises(InvalidPayload, match=r"bytes are no text: decode them, or .* pydantic\.Base64Bytes"):
         Signature("test.keep", keep).encode((b"\xff\xfe",), {})
+
+
+def test_arguments_of_a_double_star_have_the_annotated_type() -> None:
+    def count(name: str, **more: UUID) -> None: ...
+
+    signature = Signature("test.count", count)
+    payload = signature.encode(("a",), {"first": str(UUID(int=1)), "second": UUID(int=2)})
+    values = {"name": "a", "first": UUID(int=1), "second": UUID(int=2)}
+    assert (signature.decode(payload), signature.encode(("a",), {})) == (values, '{"name":"a"}')
+    with pytest.raises(InvalidPayload, match=r"'test\.count': second: Input should be a valid UUID"):
+        signature.encode(("a",), {"second": "b"})
+    with pytest.raises(InvalidPayload, match=r"'test\.count': second: Input should be a valid UUID"):
+        signature.decode('{"name": "a", "second": "b"}')
+
+
+def test_arguments_of_a_double_star_without_a_type_are_plain() -> None:
+    def count(**more): ...  # type: ignore[no-untyped-def] # the missing annotation is the test
+
+    signature, rows = Signature("test.count", count), iter([1, 2])
+    with pytest.raises(InvalidPayload, match="rows: a list_iterator can be read once"):
+        signature.encode((), {"rows": rows})
+    assert ([*rows], signature.encode((), {"a": [1, "b"]})) == ([1, 2], '{"a":[1,"b"]}')
+
+
+class Choices(TypedDict, total=False):
+    size: Required[int]
+    colour: Colour
+
+
+def test_a_double_star_of_a_typed_dictionary_takes_its_keys() -> None:
+    def paint(name: str, **choices: Unpack[Choices]) -> None: ...
+
+    signature = Signature("test.paint", paint)
+    payload = signature.encode(("a",), {"size": "3", "colour": "red"})
+    assert signature.decode(payload) == {"name": "a", "size": 3, "colour": Colour.RED}
+    for values, why in (({}, "size: Field required"), ({"size": 1, "x": 2}, "x: .* it has: name, size, colour")):
+        with pytest.raises(InvalidPayload, match=why):
+            signature.encode(("a",), values)
+
+
+def test_a_stored_signature_has_the_type_of_the_arguments_of_a_double_star() -> None:
+    def count(line: Line, **more: Sample) -> None: ...
+
+    def note(**more: int) -> None: ...
+
+    def keep(**more: Any) -> None: ...
+
+    stored = stored_signatures({f.__name__: Handler(f.__name__, f) for f in (count, note, keep)})
+    signatures = {name: read_signature(text) for name, text in stored.items()}
+    definitions = json.loads(stored["count"])["parameters"]["$defs"]
+    assert definitions.keys() == {"Line", "Sample"}
+    assert {name: s and s.misfit({"line": {}, "x": "many"}) for name, s in signatures.items()} == {
+        "count": "",
+        "note": "line: expected a whole number",
+        "keep": "",
+    }
