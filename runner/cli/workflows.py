@@ -47,6 +47,8 @@ DOCUMENTS = (WorkflowList,)
 
 
 async def workflows(
+    name: str | None = None,
+    /,
     *,
     unfinished: bool = False,
     limit: int = 50,
@@ -61,9 +63,11 @@ async def workflows(
     was due. CRITICAL PATH names its next task, and counts those after it.
 
     A workflow is running or waiting while one of its tasks is, and blocked if only
-    blocked ones are left. ID works in filters: runner tasks workflow:ID.
+    blocked ones are left. Filters take ID and NAME: runner tasks workflow:17, runner
+    tasks 'workflow:book*'.
 
     Args:
+        name: Only workflows with this name. * is any text: 'book*'.
         unfinished: Only workflows with a task that has not finished.
         limit: Maximum number of workflows.
         before: Only workflows before this one; the last line of output names it.
@@ -73,26 +77,26 @@ async def workflows(
     if not 1 <= limit <= MOST:
         raise InvalidInput(why=f"--limit must be between 1 and {MOST}, not {limit}; page with --before")
     async with open_database(connection.settings()) as database:
-        rows, paths, at = await database.read(_read, limit, before, unfinished=unfinished)
+        rows, paths, at = await database.read(_read, limit, before, name=name, unfinished=unfinished)
     document = WorkflowList(
         [WorkflowDocument(row, row.total, row.done, row.failed, paths.get(row.id)) for row in rows],
         rows[-1].id if len(rows) == limit else None,
         at,
     )
-    print_json(document) if json else _print(document)
+    print_json(document) if json else _print(document, name)
     return Exit.OK
 
 
 async def _read(
-    tx: Transaction, limit: int, before: int | None, *, unfinished: bool
+    tx: Transaction, limit: int, before: int | None, *, name: str | None, unfinished: bool
 ) -> tuple[list[WorkflowRow], dict[int, CriticalPath], datetime]:
-    rows, at = await tx.gather(read_workflows(tx, limit, before, unfinished=unfinished), clock(tx))
+    rows, at = await tx.gather(read_workflows(tx, limit, before, name=name, unfinished=unfinished), clock(tx))
     return rows, await critical_paths(tx, rows), at
 
 
-def _print(document: WorkflowList) -> None:
+def _print(document: WorkflowList, name: str | None) -> None:
     if not document.workflows:
-        print_line("No workflows.")
+        print_line("No workflows." if name is None else f"No workflows named {name}.")
         return
     print_table(_columns(document.at), document.workflows)
     if document.next is not None:

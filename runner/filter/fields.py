@@ -42,6 +42,8 @@ class FieldKind(Enum):
 
     TEXT = auto()
     WHOLE = auto()
+    ID_OR_NAME = auto()
+    """The id of a row, an integer, or its name: a text that is no whole number."""
     STATE = auto()
     LENGTH = auto()
     """A timedelta, zero or more."""
@@ -81,7 +83,9 @@ class Field(NamedTuple):
             InvalidInput: the text is not a value of this field.
         """
         match self.kind:
-            case FieldKind.WHOLE:
+            case FieldKind.WHOLE | FieldKind.ID_OR_NAME if self.kind is FieldKind.WHOLE or _WHOLE_NUMBER.fullmatch(
+                text
+            ):
                 return self._read_whole(text)
             case FieldKind.STATE:
                 return _read_state(text.lower())
@@ -138,7 +142,15 @@ FIELDS = {
         Field("failed", FieldKind.MOMENT, (Operator.GE,), "an attempt failed since then", "failed:1h"),
         Field("change", FieldKind.TEXT, _CHOICE, "change group, from runner audit", "change:3fa91c0a"),
         Field("batch", FieldKind.WHOLE, _CHOICE, "members of a batch, by its callback", "batch:17", 1, _ANY_ID),
-        Field("workflow", FieldKind.WHOLE, _CHOICE, "tasks of a workflow", "workflow:17", 1, _ANY_ID),
+        Field(
+            "workflow",
+            FieldKind.ID_OR_NAME,
+            (*_CHOICE, Operator.GLOB),
+            "tasks of a workflow, by id or name",
+            "workflow:17 workflow:book*",
+            1,
+            _ANY_ID,
+        ),
         Field("below", FieldKind.WHOLE, _CHOICE, "a task and all that depend on it", "below:17", 1, _ANY_ID),
         Field("payload", FieldKind.TEXT, _NAME, "value in the payload", "payload.user_id:7 payload.city:*"),
         Field("host", FieldKind.TEXT, _NAME, "host of the last attempt", "host:web-1 host:web-*"),

@@ -137,6 +137,11 @@ def _tasks(console: CommandTarget, command: Command) -> None:
     console.open_tasks(command.rest)
 
 
+def _workflows(console: CommandTarget, command: Command) -> None:
+    console.databases.opened.workflows.name = command.rest
+    console.switch_mode("workflows")
+
+
 def _at(console: CommandTarget, command: Command) -> None:
     if not command.words:
         raise InvalidInput(why="name a past time: :at 03:12, :at 20m ago; :at now returns to the present")
@@ -276,6 +281,7 @@ FUNCTIONS: dict[str, Callable[[CommandTarget, Command], None]] = {
     "lock": _lock,
     "stop": _stop,
     "tasks": _tasks,
+    "workflows": _workflows,
     "at": _at,
     "sort": _sort,
     "task": _task,

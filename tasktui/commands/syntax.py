@@ -115,8 +115,8 @@ COMMANDS = {
         CommandSpec("audit", "", "show the changes", Screen("8", "Audit", "audit", "AuditScreen")),
         CommandSpec(
             "workflows",
-            "",
-            "show the workflows and the graph of one",
+            "[NAME]",
+            "show the workflows and the graph of one; with a name, only those: :workflows book*",
             Screen("9", "Workflows", "workflows", "WorkflowsScreen"),
         ),
         CommandSpec("at", "TIME", "show a past time: :at 03:12, :at 20m ago; :at now returns"),

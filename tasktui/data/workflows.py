@@ -30,17 +30,20 @@ class WorkflowBoard:
     graph: WorkflowGraph | None
 
 
-async def read_workflows(tx: Transaction, id: int | None, named: int | None, *, unfinished: bool) -> WorkflowBoard:
+async def read_workflows(
+    tx: Transaction, id: int | None, also: int | None, *, name: str | None, unfinished: bool
+) -> WorkflowBoard:
     """Read the workflows.
 
     Args:
         id: the workflow whose graph to read; None for the first one.
-        named: a workflow that is listed in any case, if it has tasks; None for no other.
+        also: a workflow that is listed in any case, if it has tasks; None for no other.
+        name: only those with this name, in which each `*` is any text; None for all.
         unfinished: only those with a live task.
     """
-    rows, at = await tx.gather(workflows(tx, MOST, unfinished=unfinished), clock(tx))
-    if named is not None and all(row.id != named for row in rows):
-        rows += [row for row in await workflow_rows(tx, [named]) if row.total]
+    rows, at = await tx.gather(workflows(tx, MOST, name=name, unfinished=unfinished), clock(tx))
+    if also is not None and all(row.id != also for row in rows):
+        rows += [row for row in await workflow_rows(tx, [also]) if row.total]
     id = id if any(row.id == id for row in rows) else rows[0].id if rows else None
     paths, graph = await tx.gather(critical_paths(tx, rows), _graph(tx, id))
     return WorkflowBoard(at, tuple(rows), paths, graph)

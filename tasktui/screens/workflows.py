@@ -51,7 +51,8 @@ class WorkflowsScreen(LiveScreen):
         "The workflows, the newest first, and the graph of the one under the cursor. DONE counts its finished tasks, "
         "FAILED the dead and cancelled ones, OLDEST is the time since its oldest waiting or running task was due. * "
         "marks the critical path, the chain of tasks that takes longest. Enter lists the tasks, s shows all workflows "
-        "or the unfinished ones, w explains why tasks do not run. R, T and D act on the tasks of the workflow."
+        "or the unfinished ones, w explains why tasks do not run. R, T and D act on the tasks of the workflow. "
+        ":workflows book* lists those with a name."
     )
     OPENS = "tasks"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -65,7 +66,7 @@ class WorkflowsScreen(LiveScreen):
         self._table = Table[int](COLUMNS, id="workflows")
         self._board: WorkflowBoard | None = None
         self._unfinished = False
-        self._named: int | None = None
+        self._also: int | None = None
         """The workflow that another screen has opened."""
 
     def parts(self) -> Iterable[Widget]:
@@ -77,14 +78,15 @@ class WorkflowsScreen(LiveScreen):
 
     def request(self) -> object:
         """Return the workflow under the cursor, and whether the list has unfinished ones only."""
-        return self._table.cursor, self.opened.target, self._unfinished
+        return self._table.cursor, self.opened.target, self.opened.name, self._unfinished
 
     async def read(self) -> object:
         """Read the workflows."""
         if target := self.opened.target:
-            self._named = int(target)
-        id = self._named if target else self._table.cursor
-        return await self.session.read(read_workflows, id, self._named, unfinished=self._unfinished)
+            self._also, self.opened.name = int(target), ""
+        id, name = self._also if target else self._table.cursor, self.opened.name or None
+        also = self._also if name is None else None
+        return await self.session.read(read_workflows, id, also, name=name, unfinished=self._unfinished)
 
     def show(self, snapshot: Any) -> None:
         """Show the workflows."""
@@ -92,7 +94,8 @@ class WorkflowsScreen(LiveScreen):
         self._board = board
         rows = {row.id: row for row in board.rows}
         kind = "unfinished workflow" if self._unfinished else "workflow"
-        figure: list[Part] = [(Count(len(rows), len(rows) >= MOST).of(kind), "muted")]
+        named = f" named {line(self.opened.name)}" if self.opened.name else ""
+        figure: list[Part] = [(Count(len(rows), len(rows) >= MOST).of(kind) + named, "muted")]
         self.query_one("#title", Canvas).draw([rule([heading("WORKFLOWS")], self.size.width, figure)])
         self._table.show(tuple(rows), lambda id: workflow_line(rows[id], board.paths.get(id), board.at))
         target, self.opened.target = self.opened.target, ""
@@ -103,7 +106,8 @@ class WorkflowsScreen(LiveScreen):
     def _draw_graph(self, board: WorkflowBoard) -> None:
         graph, name = board.graph, self.query_one("#name", Canvas)
         if graph is None:
-            name.draw([[("  No workflows.", "text")]])
+            named = f" named {line(self.opened.name)}" if self.opened.name else ""
+            name.draw([[(f"  No workflows{named}.", "text")]])
             self.query_one("#graph", Canvas).draw([])
             return
         title = line(f"{graph.workflow.id} {graph.workflow.name or ''}".rstrip())
@@ -112,7 +116,7 @@ class WorkflowsScreen(LiveScreen):
 
     def command_words(self) -> Sequence[object]:
         """Return the command that lists the same workflows."""
-        return ["workflows", *(["--unfinished"] * self._unfinished)]
+        return ["workflows", *filter(None, [self.opened.name]), *(["--unfinished"] * self._unfinished)]
 
     def action_unfinished(self) -> None:
         """Switch between all workflows and the unfinished ones."""

@@ -51,11 +51,13 @@ class OpenedTarget:
         queue: of the failures, the queue whose largest group has the initial cursor; empty as soon as it is found.
         target: initial cursor: a runner as id or host:pid, a schedule, a workflow, a handler or a failure group,
             or the target of an operation; empty once the screen has moved there.
+        name: of the workflows, the name of those that the list shows; empty for all.
         has_new_change: True after a change on another screen than the audit, until the audit has looked for it.
     """
 
     target: str = ""
     queue: str = ""
+    name: str = ""
     has_new_change: bool = False
 
 

@@ -43,6 +43,9 @@ def test_a_list_has_pages(cli: Call, store: Store) -> None:
     assert cli("workflows", "--limit", 2).out.endswith("More: --before 2\n")
     assert [row["name"] for row in cli("workflows", "--before", 2, "--json").document["workflows"]] == ["a"]
     assert cli("workflows", "--limit", 0).code == 2
+    assert [row["name"] for row in cli("workflows", "a*", "--json").document["workflows"]] == ["a"]
+    assert cli("workflows", "d*").out == "No workflows named d*.\n"
+    assert [row["id"] for row in cli("tasks", "workflow:a", "--json").document["tasks"]] == [1]
 
 
 def test_a_graph_is_text_mermaid_svg_or_json(cli: Call, flow: Store) -> None:

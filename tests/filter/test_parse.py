@@ -26,8 +26,10 @@ tricky = st.text(' ",*\\-!~<>=:.ab', min_size=1, max_size=12)
 
 def values(field: Field) -> st.SearchStrategy[Value]:
     match field.kind:
-        case FieldKind.WHOLE:
-            return st.integers(field.lowest, field.highest)
+        case FieldKind.WHOLE | FieldKind.ID_OR_NAME:
+            numbers = st.integers(field.lowest, field.highest)
+            names = (texts | tricky).filter(lambda text: not re.fullmatch("-?[0-9]+", text))
+            return numbers if field.kind is FieldKind.WHOLE else numbers | names
         case FieldKind.STATE:
             return st.sampled_from(STATES)
         case FieldKind.LENGTH:

@@ -26,10 +26,12 @@ from runner.store.submit import submit_with_result
 from tests.store.dependencies import resolve_parents
 from tests.store.rows import ahead
 from tests.store.runners import Runner
+from tests.store.table import put
 
 pytestmark = pytest.mark.both_databases
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
+NAMES = ("book 17", "book 18", "50% [done]", None, "book 17")
 
 
 async def put_workflow(database: Database, *parents: tuple[int, ...], name: str | None = "w", **options: Any) -> int:
@@ -191,6 +193,41 @@ async def test_filters_find_the_tasks_of_a_workflow_and_below_a_task(database: D
     assert await found(f"-workflow:{id}") == [d + 1]
     assert await found(f"below:{b}") == [b, d]
     assert await found(f"below:{a} -below:{c}") == [a, b]
+
+
+async def test_filters_find_the_tasks_of_workflows_by_name(database: Database) -> None:
+    for name in NAMES:
+        await put_workflow(database, (), name=name)
+    a, b, c, unnamed, e, alone = 1, 2, 3, 4, 5, await put(database)
+
+    async def found(text: str) -> list[int]:
+        return sorted((await database.read(find, parse_filter(text, NOW, UTC), 100)).ids)
+
+    assert await found('workflow:"book 17"') == [a, e]
+    assert await found('workflow:"book 17","50% [done]"') == [a, c, e]
+    assert await found('workflow:"book 18",5') == [b, e]
+    assert await found("workflow:book*") == [a, b, e]
+    assert await found('workflow:*"% ["*') == [c]
+    assert await found("workflow:Book*") == []
+    assert await found("workflow:*") == [a, b, c, unnamed, e]
+    assert await found("-workflow:*") == [alone]
+    assert await found("-workflow:book*") == [c, unnamed, alone]
+    assert await found('-workflow:"book 18",5') == [a, c, unnamed, alone]
+
+
+async def test_workflows_are_listed_by_name(database: Database) -> None:
+    for name in NAMES:
+        await put_workflow(database, (), name=name)
+
+    async def listed(name: str, before: int | None = None) -> list[int]:
+        return [row.id for row in await database.read(workflows, 50, before, name=name)]
+
+    assert await listed("book 17") == [5, 1]
+    assert await listed("book*") == [5, 2, 1]
+    assert await listed("book*", 5) == [2, 1]
+    assert await listed("*% [*") == [3]
+    assert await listed("book") == []
+    assert await listed("*") == [5, 3, 2, 1]
 
 
 @pytest.mark.slow

@@ -96,3 +96,17 @@ async def test_a_workflow_is_terminated_after_a_preview(database: Database, runn
 async def test_a_database_without_workflows_is_one_line(database: Database, watch: Watch) -> None:
     async with watch("workflows", NARROW) as operator:
         await operator.sees("No workflows.")
+
+
+async def test_a_command_lists_the_workflows_with_a_name(database: Database, runner: Runner, watch: Watch) -> None:
+    await held(database, runner)
+    await put_workflow(database, (), name="invoice 3")
+    async with watch("workflows", WIDE) as operator:
+        await operator.sees("invoice 3")
+        await operator.command("workflows order*")
+        await operator.sees("1 workflow named order*")
+        assert "invoice 3" not in operator.text
+        await operator.command("workflows nix")
+        await operator.sees("No workflows named nix.")
+        await operator.command("workflows")
+        await operator.sees("invoice 3")

@@ -42,7 +42,7 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
     _index_live(tables.task)
     _index_past(tables.history, tables.attempt)
     _index_open(tables.dependency)
-    _index_rest(tables.unique, tables.audit)
+    _index_rest(tables.unique, tables.audit, tables.workflow)
     _index_schedules(tables.schedule, tables.tick)
     _index_signals(tables.signal)
     _index_counts(tables.minute)
@@ -116,10 +116,11 @@ def _index_past(history: sa.Table, attempt: sa.Table) -> None:
     _index(attempt, "breaks", failure.handler, failure.ended_at, where=failure.breaks.is_not(None))
 
 
-def _index_rest(unique: sa.Table, audit: sa.Table) -> None:
+def _index_rest(unique: sa.Table, audit: sa.Table, workflow: sa.Table) -> None:
     expires_at, change_group = unique.c.expires_at, audit.c.change_group
     _index(unique, "expires", expires_at, where=expires_at.is_not(None))
     _index(audit, "change_group", change_group, audit.c.id, where=change_group.is_not(None))
+    _index(workflow, "name", workflow.c.name, workflow.c.id, where=workflow.c.name.is_not(None))
 
 
 def _index_counts(minute: sa.Table) -> None:

@@ -99,8 +99,11 @@ def _is_served(term: Term) -> bool:
     match term.field:
         case "id":
             return not term.negated
-        case "key" | "failure" | "change" | "batch" | "workflow" | "below":
+        case "key" | "failure" | "change" | "batch" | "below":
             return not term.negated and term.operator in (Operator.EQ, Operator.IN)
+        case "workflow":  # an index serves ids, or names, but not both in one condition
+            alike = len({type(value) for value in _values(term)}) == 1
+            return not term.negated and term.operator in (Operator.EQ, Operator.IN) and alike
         case "state":
             return term == QUIET or (not term.negated and INDEXED_STATES.issuperset(_values(term)))
     return False
@@ -198,9 +201,16 @@ def _batch(term: Term, source: Source, dialect: Dialect) -> Condition:
 
 
 def _workflow(term: Term, source: Source, dialect: Dialect) -> Condition:
-    """Search along the index of the members of workflows."""
-    column = _column(term, source)
-    condition: Condition = dialect.one_of(column, _values(term)) & column.is_not(None)
+    """Search along the index of the members of workflows, and along that of names; `*` matches one without a name."""
+    column, table, values = _column(term, source), source.related.workflow.c, _values(term)
+    ids = [value for value in values if isinstance(value, int)]
+    names = [value for value in values if isinstance(value, str)]
+    parts: list[Condition] = [dialect.one_of(column, ids)] if ids else []
+    if term.operator is Operator.GLOB and any(names):
+        parts.append(column.in_(sa.select(table.id).where(dialect.matches(table.name, names))))
+    elif names and term.operator is not Operator.GLOB:
+        parts.append(column.in_(sa.select(table.id).where(dialect.one_of(table.name, names))))
+    condition: Condition = sa.and_(column.is_not(None), *([sa.or_(*parts)] if parts else []))
     return condition
 
 

@@ -81,19 +81,23 @@ async def workflow_name(tx: Transaction, id: int | None) -> WorkflowName | None:
 
 
 async def workflows(
-    tx: Transaction, limit: int = 50, before: int | None = None, *, unfinished: bool = False
+    tx: Transaction, limit: int = 50, before: int | None = None, *, name: str | None = None, unfinished: bool = False
 ) -> list[WorkflowRow]:
     """Read workflows, the newest first.
 
     Args:
         limit: maximum number of workflows.
         before: only those with a lower id.
+        name: only those with this name, in which each `*` is any text; None for all.
         unfinished: only those with a live task.
     """
     table, task = tx.tables.workflow.c, tx.tables.task.c
     selection = sa.select(table.id).order_by(table.id.desc()).limit(limit)
     if before is not None:
         selection = selection.where(table.id < before)
+    if name is not None:
+        pieces = name.split("*")
+        selection = selection.where(tx.dialect.matches(table.name, pieces) if pieces[1:] else table.name == name)
     if unfinished:
         selection = selection.where(sa.exists().where(task.workflow == table.id))
     return await workflow_rows(tx, [row.id for row in await tx.rows(selection)])

@@ -354,6 +354,7 @@ def _task_workflow(op: Operations) -> None:
         sa.Column("submitted_by", sa.Text),
         sqlite_autoincrement=True,
     )
+    op.create_index("task_workflow", "name", "name", "id", where="name IS NOT NULL")
 
 
 def _task_notes(op: Operations) -> None:
