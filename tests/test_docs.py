@@ -130,9 +130,13 @@ def test_every_screen_and_every_action_of_the_console_is_listed() -> None:
     assert [row[:2] for row in table("key", "## Screens", CONSOLE)] == [
         [code(mode.key), mode.title] for mode in MODES.values()
     ]
-    assert [row[:2] for row in table("key", "## Keys", CONSOLE)] == [
-        [code(action.key), action.name] for action in ACTIONS.values()
+    listed = [
+        (target, key, name)
+        for target, keys, _ in table("changes", "## Keys", CONSOLE)
+        for key, name in re.findall(r"`(\w)` ([^,]+)", keys)
     ]
+    actions = [(action.target.value, action.key, action.name) for action in ACTIONS.values()]
+    assert sorted(listed) == sorted(actions)
 
 
 def test_every_rule_of_alerts_is_listed_with_its_subject() -> None:

@@ -116,7 +116,6 @@ ENDS = {
     "undo --group 1f2e3d4c": (Exit.BAD_INPUT, "runner: Invalid input: change group '1f2e3d4c' does not exist"),
     "undo 812": (Exit.BAD_INPUT, "runner: Invalid input: change 812 does not exist"),
     "why 4711 --at": (Exit.BAD_INPUT, "runner: Invalid input"),
-    "workflow 1": (Exit.NOT_FOUND, "runner: Workflow 1 does not exist"),
 }
 """The ends that are not a success, by the beginning of a command: its exit code and first line. The ids and names of
 the pages belong to other tasks in the shop, or to none, and `check` finds its outage. The longest beginning counts."""
