@@ -43,7 +43,7 @@ def keys() -> Iterator[str]:
 
 
 def test_every_command_of_the_console_is_on_its_page() -> None:
-    assert WORDS == {f":{name}" for name in COMMANDS}
+    assert {f":{name}" for name in COMMANDS} == WORDS
 
 
 def test_every_key_is_described_on_the_page_of_the_console() -> None:
