@@ -248,12 +248,13 @@ class _PageBuilder:
         self._add(AttemptFailed, after, failure.ended_at, failure.attempt, *values)
 
     def _changed_at(self) -> datetime | None:
-        facts = self._facts
-        if facts.state is State.RUNNING:
-            return facts.claimed_at
+        facts, known = self._facts, self._position.state
         if facts.state.final:
             return facts.finished_at
-        return self._failed_at or (facts.submitted_at if not facts.fence else facts.now)
+        if facts.state is State.RUNNING:
+            is_asked = known.startswith(f"{facts.state.value}-{facts.fence}-")
+            return facts.now if is_asked else facts.claimed_at
+        return facts.submitted_at if not facts.fence and not known else self._failed_at or facts.now
 
     def _add(self, kind: type[TaskEvent], after: EventPosition, *values: Any) -> None:
         self._position = after

@@ -22,6 +22,7 @@ from tests.bench.checkpoint import checkpoint
 from tests.bench.drains import ProfiledMeasurement, pinned, profile
 from tests.bench.growth import GROWTH, growth
 from tests.bench.idle import idle, schedules, ticks
+from tests.bench.sleepers import sleepers
 from tests.bench.statements import Cost
 from tests.bench.strategies import STRATEGIES, TRACES, markdown, strategy
 
@@ -45,10 +46,15 @@ HISTORY_WORK = {
 """The work that the part `history` measures besides the tasks."""
 
 LAB_UNITS = UNITS | {
-    "ratio": Unit("of the rate of drain", 2),
+    "ratio": Unit("of the rate of the plain drain", 2),
     "save_ms": Unit("ms per checkpoint, median", 2),
     "per_update": Unit("of a plain UPDATE", 2),
     "cpu_share": Unit("% of a core", 2),
+    "idle_few": Unit("% of a core, idle beside few", 2),
+    "idle_many": Unit("% of a core, idle beside many", 2),
+    "wake_few_ms": Unit("ms to the end of 100 woken tasks, beside few", 0),
+    "wake_many_ms": Unit("ms to the end of 100 woken tasks, beside many", 0),
+    "cpu_ratio": Unit("of the CPU per task beside few", 2),
     "once_us": Unit("us per task", 1),
     "twice_us": Unit("us per task, twice the rows", 1),
     "growth": Unit("of the time per task", 2),
@@ -84,6 +90,7 @@ def parts(scale: float) -> Mapping[str, BenchPart]:
     """Every part, in the order of execution; the growth parts have this share of their rows."""
     return (
         PLAIN
+        | {"sleepers": BenchPart("beside 100 and 1,000,000 sleeping tasks", partial(sleepers, scale=scale))}
         | {name: BenchPart(each.words, partial(growth, part=name, scale=scale)) for name, each in GROWTH.items()}
         | {
             name: BenchPart(f"with: {each.words}", partial(strategy, part=name))
@@ -101,7 +108,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--runners", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=30.0, help="idle, schedules and ticks take a third of it")
     parser.add_argument("--reps", type=int, default=1)
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the rows of the growth parts")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="share of the rows of the growth parts and of sleepers"
+    )
     parser.add_argument("--json", action="store_true")
     return parser.parse_args(words)
 

@@ -69,6 +69,10 @@ def test_every_plain_part_is_measured(database_url: str, measured: Callable[...,
     assert figures(measured(database_url, "--parts", ",".join(PLAIN))) == FIGURES
 
 
+SLEEPERS_FIGURES = {
+    f"{name}_{rows}{unit}" for name, unit in (("idle", ""), ("wake", "_ms")) for rows in ("few", "many")
+}
+SLEEPERS_FIGURES |= {"rate", "ratio", "cpu_us", "cpu_ratio"}
 RATIOS = ["ratio_1", "ratio_2"]
 GROWN = ["once_us", "twice_us", "growth"]
 BESIDE_HISTORY = [f"{name}_{figure}" for name in HISTORY_WORK for figure in GROWN]
@@ -82,6 +86,16 @@ def test_growth_compares_twice_the_rows(sqlite: Any, tmp_path: Path, measured: C
     (paused,) = report["measurements"]
     assert paused["figures"]["growth"] == paused["figures"]["twice_us"] / paused["figures"]["once_us"]
     assert (paused["proof"]["tasks"], paused["proof"]["hits"]) == (60, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.both_databases
+def test_sleeping_tasks_are_measured_beside_a_runner(
+    database_url: str, measured: Callable[..., dict[str, Any]]
+) -> None:
+    report = measured(database_url, "--parts", "sleepers", "--scale", "0.0003")
+    assert set(figures(report)["sleepers"]) == SLEEPERS_FIGURES
+    assert report["measurements"][0]["proof"]["ended"] == 2 * (2 * 100 + 30)
 
 
 @pytest.mark.slow
@@ -121,7 +135,7 @@ def test_a_drain_is_measured_by_steps(database_url: str, measured: Callable[...,
 
 
 def test_every_figure_has_a_unit() -> None:
-    own = {figure for names in FIGURES.values() for figure in names}
+    own = {figure for names in FIGURES.values() for figure in names} | SLEEPERS_FIGURES
     assert own | {*GROWN, *RATIOS, *BESIDE_HISTORY} <= LAB_UNITS.keys()
 
 

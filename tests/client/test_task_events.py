@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from copy import copy
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +20,7 @@ from runner.client import event_poller
 from runner.client.client import get_client
 from runner.client.event_position import EventPosition, next_page, read_cursor, request_of
 from runner.db.database import Database
+from runner.db.transaction import clock
 from runner.db.types import db_later, db_now
 from runner.engine.runner import Engine
 from runner.errors import DatabaseUnavailable, InvalidTask, TaskNotFound, WouldBlock
@@ -34,9 +35,17 @@ from runner.model.task_event import (
     StateChanged,
     TaskEvent,
 )
+from runner.operations.delay import delay
+from runner.operations.edit import edit
+from runner.operations.edit_values import Changes
 from runner.operations.erase import erase
+from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target
+from runner.operations.resume import resume
+from runner.operations.retry import requeue, retry_now
 from runner.operations.terminate import terminate
+from runner.operations.unblock import unblock
+from runner.operations.undo.undo import undo
 from runner.queries.task import event_facts
 from runner.queries.task.event_facts import AttemptFact, EventFacts, EventRequest, LineFact
 from runner.settings import Settings
@@ -45,11 +54,13 @@ from runner.urls import parse_url
 from tests.conftest import on_postgresql
 from tests.engine.harness import QUICK, at_work, until
 from tests.shards import Sharded
+from tests.store.dependencies import put_after
 from tests.store.runners import Runner
 from tests.store.table import change, expire, live, put
 
 pytestmark = pytest.mark.both_databases
 
+FAR = datetime(2099, 1, 1, tzinfo=UTC)
 ANA = Actor("ana", "desk", "it was a mistake")
 
 
@@ -235,6 +246,55 @@ async def test_a_cancelled_task_ends_its_events(database: Database, runner: Runn
     await until(lambda: "running 1 asked" in follower.lines)
     await runner.end(task, Retry(failure=FAILURE))
     assert (await follower.end())[-1] == "cancelled 1"
+
+
+async def test_changes_of_operators_are_events(database: Database, runner: Runner) -> None:
+    id = await put(database, delay=3600, max_attempts=1)
+    follower, expected = Follower(id), ["waiting 0"]
+    await follower.until(*expected)
+
+    async def sees(line: str, verb: Callable[..., Awaitable[object]], *arguments: Any, **options: Any) -> StateChanged:
+        """Change the task, and return the next event."""
+        async with database.reading() as tx:
+            at = await clock(tx)
+        await database.write(verb, *arguments, **options)
+        expected.append(line)
+        await follower.until(*expected)
+        event = follower.events[-1]
+        assert isinstance(event, StateChanged)
+        assert event.time is not None
+        assert event.time >= at
+        return event
+
+    later = (await sees("waiting 0", delay, [Target(id)], seconds=60, by=ANA)).run_at
+    assert later is not None
+    assert (await sees("waiting 0", edit, id, None, Changes(run_at=FAR), ANA)).run_at == FAR
+    await database.write(edit, id, None, Changes(priority=9), ANA)  # no change of the state
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "default"), ANA)
+    assert (await sees("waiting 0", retry_now, [Target(id)], ANA)).run_at < later  # type: ignore[operator]
+    await database.write(resume, PauseTarget(PauseKind.QUEUE, "default"), ANA)
+    held = await claimed(runner)
+    await follower.until(*(expected := [*expected, "running 1"]))
+    await sees("running 1 asked", terminate, [Target(id)], ANA)
+    async with database.reading() as tx:
+        last = await tx.scalar(sa.select(sa.func.max(database.tables.audit.c.id)))
+    await sees("running 1", undo, [last], ANA)
+    await runner.end(held, Retry(failure=FAILURE))
+    expected += ["failed 1: LookupError: no shop", "dead 1"]
+    assert await follower.end() == expected
+    await database.write(requeue, [Target(id)], ANA)
+    await follower.again()
+    await follower.until(*(expected := [*expected, "waiting 0"]))
+    await sees("cancelled 0", terminate, [Target(id)], ANA)
+    assert await follower.end() == expected
+
+
+async def test_an_unblocked_task_is_an_event(database: Database, runner: Runner) -> None:
+    child = await put_after(database, await put(database))
+    follower = Follower(child)
+    await follower.until("blocked 0")
+    await database.write(unblock, [Target(child)], ANA)
+    await follower.until("blocked 0", "waiting 0")
 
 
 async def test_an_erased_task_has_its_states_only(database: Database, runner: Runner) -> None:
