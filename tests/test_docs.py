@@ -53,7 +53,7 @@ NAMES = ("console", "handlers", "operating", "sql", "submitting")
 CONSOLE, HANDLERS, OPERATING, SQL, SUBMITTING = (DOCS / f"{name}.md" for name in NAMES)
 
 WIDEST_CODE = 113
-"""Characters in a line of code of the site on a screen of 1,440 pixels; narrower screens wrap longer lines."""
+"""Characters in a line of code of the site on a screen of 1,280 pixels, which `.ci/docs` measures if it can."""
 
 
 def words(cell: str) -> list[str]:
