@@ -19,6 +19,7 @@ from runner.errors import (
     DatabaseUnavailable,
     DatabaseUnusable,
     DiskFull,
+    LoginRefused,
     ReadOnlyDatabase,
     ResourceLimitReached,
     RowLocked,
@@ -436,7 +437,13 @@ def _unavailable(original: BaseException, url: str, why: str) -> DatabaseUnavail
         return DatabaseNotOpened(url=url, why=f"{str(original).rstrip(' .')}: {diagnosis}")
     if not state and (limit := few_descriptors()):  # the drivers hide errno
         return ResourceLimitReached(url=url, why=f"{why}. {limit}")
+    if any(sign in why for sign in NO_LOGIN):
+        return LoginRefused(url=url, why=why)
     return UNAVAILABLE.get(state, DatabaseUnavailable)(url=url, why=why)
+
+
+NO_LOGIN = ("no password supplied", "password authentication failed")
+"""Messages of libpq and of servers about a password that is missing or wrong."""
 
 
 NOT_OPENED = ("unable to open database file", "readonly database")

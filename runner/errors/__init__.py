@@ -285,6 +285,13 @@ class DatabaseNotOpened(DatabaseUnavailable):
     """The database {url} cannot be opened or written: {why}."""
 
 
+class LoginRefused(DatabaseUnavailable):
+    """
+    The server of {url} refuses the login: {why}. Give its password in TASKTUI_PASSWORD, TASKTUI_PASSWORD_FILE, or a
+    file tasktui_password in the folder TASKTUI_SECRETS_DIR.
+    """
+
+
 class DatabaseLocked(DatabaseUnavailable):
     """
     Another program has locked {url} and did not release it in time: {why}. Nothing was changed. Commit or end the open

@@ -58,10 +58,18 @@ def test_every_source_of_a_password_logs_in(locked: Server, tmp_path: Path, sour
 
 
 @pytest.mark.slow
-def test_without_the_password_the_refusal_of_the_server_is_named(locked: Server, tmp_path: Path) -> None:
-    done = run(tmp_path, "runner", "tasks", TASKTUI_URL=url_of(locked), TASKTUI_PASSWORD="wrong")
+@pytest.mark.parametrize(
+    ("password", "refusal"),
+    [({}, "no password supplied"), ({"TASKTUI_PASSWORD": "wrong"}, "password authentication failed")],
+)
+def test_a_login_without_its_password_is_told_where_to_give_it(
+    locked: Server, tmp_path: Path, password: dict[str, str], refusal: str
+) -> None:
+    done = run(tmp_path, "runner", "tasks", TASKTUI_URL=url_of(locked), **password)
     assert done.returncode == 4
-    assert "password authentication failed" in done.stderr
+    assert "refuses the login" in done.stderr
+    assert refusal in done.stderr
+    assert "TASKTUI_PASSWORD_FILE" in done.stderr
     assert "Traceback" not in done.stderr
 
 
