@@ -1,5 +1,6 @@
 """incident: a period of trouble as one report: timeline, failures, queues, lost runners, changes by operators."""
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -13,7 +14,7 @@ from runner.db.types import db_now
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.outcome import RUNNER_LOST
-from runner.model.task import State
+from runner.model.task import FINAL, State
 from runner.queries.audit import REVEAL, ChangeGroup, change_groups
 from runner.queries.failures import Failures, failures
 from runner.queries.health import reads_audit
@@ -81,6 +82,11 @@ class Incident:
     changes: Sequence[ChangeGroup] | None
     happenings: Sequence[Happening]
 
+    @property
+    def counts_backlog(self) -> bool:
+        """True if no operator has returned finished tasks to the queue, or reverted that: no minute counts these."""
+        return not any(_returns(change) for change in self.changes or ())
+
 
 async def incident(tx: Transaction, since: datetime, until: datetime | None = None) -> Incident:
     """Read the data of a report.
@@ -110,6 +116,12 @@ async def incident(tx: Transaction, since: datetime, until: datetime | None = No
         changes,
         await happenings(tx, queues.since, end, minutes),
     )
+
+
+def _returns(change: ChangeGroup) -> bool:
+    states = [json.loads(values or "{}").get("state") for values in (change.entry.before, change.entry.after)]
+    before, after = (state in FINAL for state in states)
+    return change.entry.verb != "terminate" and None not in states and before != after
 
 
 async def happenings(
@@ -269,11 +281,12 @@ def _summary(incident: Incident, end: datetime) -> Items:
     peak = max(incident.minutes, key=lambda minute: minute.flow.failed, default=None)
     more = total.submitted.number - flow.finished
     backlog = f"grew by {more:,}" if more > 0 else f"shrank by {-more:,}" if more else "stayed the same"
+    backlog = f"the backlog {backlog}" if incident.counts_backlog else "some twice, as operators returned tasks"
     run, wait = (_compared(*pair) for pair in ((total.p95, before.p95), (total.wait95, before.wait95)))
     usual = f"before: {before.flow.succeeded:,}, {before.flow.died:,} and {before.flow.retried:,}"
     lines = [
         f"tasks succeeded: {flow.succeeded:,}, died: {flow.died:,}, attempts retried: {flow.retried:,}; {usual}.",
-        f"tasks submitted: {total.submitted}, ended: {flow.finished:,}: the backlog {backlog}.",
+        f"tasks submitted: {total.submitted}, ended: {flow.finished:,}: {backlog}.",
         f"95 % of attempts took at most {run} and waited at most {wait}.",
     ]
     if peak and peak.flow.failed:
@@ -346,7 +359,8 @@ def _queues(incident: Incident) -> MarkdownBlock:
         pairs = ((line.p95, usual.p95 if usual else None), (line.wait95, usual.wait95 if usual else None))
         times = [formatting.duration(value) for pair in pairs for value in pair]
         name = [Code(line.name)] if line.name else "(other queues)"
-        rows.append([name, *counts, f"{line.submitted.number - flow.finished:+,}", *times])
+        backlog = f"{line.submitted.number - flow.finished:+,}" if incident.counts_backlog else "-"
+        rows.append([name, *counts, backlog, *times])
     return BlockTable(head, rows, right=range(1, len(head)))
 
 
