@@ -12,6 +12,9 @@ LEFT, BOTTOM, TOP = 64, 24, 12
 LABELS = 6
 """Maximum number of labels of the time axis."""
 
+INTERVALS = (4, 5)
+"""Numbers of intervals of the axis of bars, the first of which has whole numbers; 1 or 2 have one for each."""
+
 SMALLEST = 0.001
 """The least value of a logarithmic axis."""
 
@@ -94,7 +97,8 @@ class Chart:
             decades = round(math.log10(self._top / self._low))
             values = [self._low * 10.0**power for power in range(decades + 1)]
         else:
-            values = [self._top * quarter / 4 for quarter in range(5)] if self._top >= len("grid") else [0, self._top]
+            count = next((count for count in INTERVALS if self._top % count == 0), int(self._top))
+            values = [self._top * number / count for number in range(count + 1)]
         parts = []
         for value in values:
             y = self._y(value)

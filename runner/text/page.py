@@ -21,7 +21,7 @@ ul { margin: .5rem 0; padding-left: 1.25rem; overflow-wrap: anywhere; }
 .note, figcaption, dt { color: var(--dim); font-size: .85rem; }
 code, pre { font: .85em/1.45 ui-monospace, monospace; overflow-wrap: anywhere; }
 pre { background: var(--soft); border: 1px solid var(--line); border-radius: 6px; padding: .75rem; overflow-x: auto; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .75rem; margin: 1rem 0; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: .75rem; margin: 1rem 0; }
 .figures div { border: 1px solid var(--line); border-radius: 6px; padding: .6rem .8rem; background: var(--soft); }
 .figures dd { margin: 0; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
 .figures dd.note { font-size: .85rem; }
