@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import tempfile
+from collections import deque
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -55,7 +56,9 @@ def measure(systems: list[System], chosen: list[str], sizes: Sizes, reps: int, h
     ):
         for rep in range(reps):
             for part in chosen:
-                for system in systems[rep % len(systems) :] + systems[: rep % len(systems)]:
+                measured = deque(system for system in systems if system.has(part))
+                measured.rotate(-rep)
+                for system in measured:
                     own = Sizes(min(sizes.tasks, system.most), sizes.limit)
                     database = server if system.database == "postgresql" else None
                     try:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 PEERS = Path(__file__).parent / "peers"
 NODE_PACKAGES = ("graphile-worker@0.17.3",)
+WORKFLOWS = ("steps", "flows", "restart", "restart2", "takeover", "takeover2")
+"""The parts of workflows."""
 
 
 class System(NamedTuple):
@@ -24,6 +26,14 @@ class System(NamedTuple):
     most: int = 1_000_000
     """Tasks of a slow system."""
     note: str = ""
+    workflows: tuple[str, ...] = ()
+    """Its parts of workflows."""
+    tasks: bool = True
+    """False for a system with no other parts."""
+
+    def has(self, part: str) -> bool:
+        """True if a part measures this system."""
+        return part in self.workflows if part in WORKFLOWS else self.tasks
 
     @property
     def in_node(self) -> bool:
@@ -34,8 +44,8 @@ class System(NamedTuple):
 SYSTEMS = {
     system.name: system
     for system in (
-        System("ours", "this project", "postgresql", "ours.py"),
-        System("ours-sqlite", "this project, SQLite", "sqlite", "ours.py"),
+        System("ours", "this project", "postgresql", "ours.py", workflows=WORKFLOWS),
+        System("ours-sqlite", "this project, SQLite", "sqlite", "ours.py", workflows=WORKFLOWS),
         System("served", "this project, HTTP executors", "postgresql", "served.py", note="batches of 100"),
         System("graphile", "Graphile Worker", "postgresql", "graphile.js", note="local queue of 500"),
         System(
@@ -65,6 +75,8 @@ SYSTEMS = {
             "dbos.py",
             ("dbos==3.4.0",),
             note="only `steps`, `flows` and `restart`: a process takes over workflows of its own name when it starts",
+            workflows=("steps", "flows", "restart"),
+            tasks=False,
         ),
         System(
             "absurd",
@@ -73,8 +85,12 @@ SYSTEMS = {
             "absurd.py",
             ("absurd-sdk==0.5.1", "absurdctl==0.5.1"),
             note="only the parts of workflows; `flows` with 16 tasks at a time, polls every 50 ms",
+            workflows=WORKFLOWS,
+            tasks=False,
         ),
-        System("loop", "loop without features", "postgresql", "loop.py", note="500 tasks per claim"),
+        System(
+            "loop", "loop without features", "postgresql", "loop.py", note="500 tasks per claim", workflows=("steps",)
+        ),
     )
 }
 
