@@ -1,6 +1,7 @@
 """Charts of reports."""
 
 import re
+from itertools import pairwise
 
 import pytest
 
@@ -26,5 +27,5 @@ def test_the_axis_of_counts_has_whole_numbers_at_equal_distances(most: int, labe
 
     assert [text for _, text in lines] == labels.split()
     heights = [float(y) for y, _ in lines]
-    steps = {round(one - other) for one, other in zip(heights, heights[1:], strict=False)}
+    steps = {round(one - other) for one, other in pairwise(heights)}
     assert max(steps) - min(steps) <= 1  # of rounding
