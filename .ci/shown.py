@@ -1,7 +1,7 @@
-"""Measure the built site in Chromium, if it is installed: no page and no line of code is wider than its place.
+"""Measure the built site in Chromium, if it is installed: no page, table and line of code is wider than its place.
 
-A page of its own loads every page of the site into frames as wide as a desktop and as a phone. Lines of code must fit
-on the desktop without a wrap.
+A page of its own loads every page of the site into frames as wide as a desktop and as a phone. On the desktop,
+tables fit without scrolling, and lines of code without a wrap.
 """
 
 import json
@@ -39,12 +39,16 @@ async function measure(page, width) {
   for (const tab of shown.querySelectorAll(".tabbed-block")) tab.style.display = "block";
   const wide = shown.documentElement.scrollWidth;
   if (wide > width) found.push(`${page}: ${wide} pixels on a screen of ${width}`);
-  if (width === DESKTOP)
+  if (width === DESKTOP) {
+    for (const table of shown.querySelectorAll(".md-typeset__scrollwrap"))
+      if (table.scrollWidth > table.clientWidth + 1)
+        found.push(`${page}: a table is ${table.scrollWidth - table.clientWidth} pixels too wide`);
     for (const code of shown.querySelectorAll("pre > code")) {
       code.style.whiteSpace = code.closest(".doc-signature") ? "" : "pre";
       if (code.scrollWidth > code.clientWidth + 1)
         found.push(`${page}: ${code.scrollWidth - code.clientWidth} pixels too wide: ${code.textContent.slice(0, 60)}`);
     }
+  }
   frame.remove();
   return shown.querySelectorAll("pre > code").length;
 }

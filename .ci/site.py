@@ -83,7 +83,8 @@ def _settings() -> Iterator[str]:
     yield "|---|---|---|---|"
     for row in Settings().describe():
         if row.name in DESCRIPTIONS:
-            yield f"| `{row.name}` | `TASKTUI_{row.name.upper()}` | {row.value} | {DESCRIPTIONS[row.name]} |"
+            value = row.value.replace(f"{Path.cwd()}/", "")  # the file in the current directory
+            yield f"| `{row.name}` | `TASKTUI_{row.name.upper()}` | {value} | {DESCRIPTIONS[row.name]} |"
 
 
 def _commands() -> Iterator[str]:
