@@ -21,6 +21,17 @@ with Runner(), app.test_client() as client:
     print(created.status_code, client.get(f"/tasks/{created.json['task']}").json)
 """
 
+FACTORY = """
+from runner import Runner, connect
+from blog import create_app
+from blog.tasks import export
+
+connect(url="sqlite:///shop.db")
+with Runner(), create_app().test_client() as client:
+    created = client.post("/exports/7")
+    print(created.status_code, export.task_handle(created.json["task"]).result(timeout=30))
+"""
+
 LITESTAR = """
 from litestar.testing import TestClient
 from shop_litestar import app
@@ -75,6 +86,7 @@ print("paid", paid)
 
 PROGRAMS = {
     "flask": (FLASK, "202 {'result': 'shop_flask confirms order 7'}"),
+    "flask factory": (FACTORY, "202 ana exports the posts of user 7"),
     "litestar": (LITESTAR, "201 {'result': 'confirmed order 7'}"),
     "starlette": (STARLETTE, "202 {'result': 'confirmed order 7'}"),
     "quart": (QUART, "202 {'result': 'shop_quart confirms order 7'}"),
@@ -86,7 +98,7 @@ PROGRAMS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", PROGRAMS)
 def test_the_application_of_the_page_works(tmp_path: Path, framework: str) -> None:
-    pytest.importorskip(framework, reason="needs the group frameworks of packages")
+    pytest.importorskip(framework.partition(" ")[0], reason="needs the group frameworks of packages")
     save(PAGE, tmp_path)
     program, output = PROGRAMS[framework]
     run(tmp_path, RUNNER, "migrate", "--url", "sqlite:///shop.db")

@@ -1,4 +1,4 @@
-"""docs/testing.md: its example works unchanged, and so does the plugin for pytest."""
+"""docs/testing.md: its examples work unchanged, and so does the plugin for pytest."""
 
 import subprocess
 import sys
@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import DOCS, blocks
+from tests.pages import DOCS, save
 
 
 @pytest.mark.slow
 def test_the_documented_tests_pass(tmp_path: Path) -> None:
-    (tests,) = blocks(DOCS / "testing.md", "python")
-    (tmp_path / "test_shop.py").write_text(tests.text)
+    save(DOCS / "testing.md", tmp_path)
     command = [
         sys.executable,
         "-m",
@@ -29,7 +28,7 @@ def test_the_documented_tests_pass(tmp_path: Path) -> None:
     ]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
-    assert "4 passed" in run.stdout
+    assert "5 passed" in run.stdout
 
 
 def pytest_of(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
