@@ -469,6 +469,10 @@ WRITTEN: dict[str, tuple[str, list[tuple[str, int | None, str | None, Any, Any]]
         "INSERT INTO task_dependency (task_id, parent_id) VALUES (1, 2)",
         [("SQL INSERT", 1, None, {}, ANY)],
     ),
+    "a signal": (
+        "INSERT INTO task_signal (task_id, name, payload) VALUES (1, 'approved', '7')",
+        [("SQL INSERT", 1, None, {}, ANY)],
+    ),
     "a new task with a dependency": (
         (
             "WITH own AS (INSERT INTO task (handler) VALUES ('h') RETURNING id) "

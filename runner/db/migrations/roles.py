@@ -239,7 +239,7 @@ async def missing_grant(tx: MigrationTransaction, *, own: bool = False) -> str |
 
 def watched_tables(tables: Tables) -> tuple[sa.Table, ...]:
     """The tables whose changes through plain SQL a trigger audits; see roles.sql."""
-    recorded = (tables.task, tables.history, tables.dependency, tables.unique)
+    recorded = (tables.task, tables.history, tables.dependency, tables.signal, tables.unique)
     return (*recorded, tables.queue, tables.handler, tables.runner, tables.schedule, tables.alert)
 
 

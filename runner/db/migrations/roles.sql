@@ -257,6 +257,7 @@ BEGIN
         ['{task:inner}', 'UPDATE OR DELETE', 'true', 'id', '', '', '', ''],
         ['{task_history:inner}', 'INSERT OR UPDATE OR DELETE', 'true', 'id', '', '', '', ''],
         ['{task_dependency:inner}', 'INSERT OR UPDATE OR DELETE', 'true', 'task_id', '', '', '', 'INSERT'],
+        ['{task_signal:inner}', 'INSERT OR UPDATE OR DELETE', 'true', 'task_id', '', '', 'noticed_at received_at', ''],
         ['{task_unique:inner}', 'UPDATE OR DELETE', 'OLD.task_id <> 0', 'task_id', '', '', 'duplicates duplicate_at', 'UPDATE'],
         ['{task_queue:inner}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'queue', 'name', '', ''],
         ['{task_handler:inner}', 'INSERT OR UPDATE OR DELETE', 'true', '', 'handler', 'name', '', ''],
