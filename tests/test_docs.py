@@ -204,6 +204,18 @@ def test_the_places_to_change_exist_and_cover_every_package() -> None:
     assert sorted(missing) == sorted(UNLISTED)
 
 
+SEVERAL = 2
+
+
+def test_the_neighbours_of_a_place_are_in_several_files() -> None:
+    cells = [cell for _, cell in table("to add or change", "## Where things are", CONTRIBUTING)]
+    names = {name for cell in cells for name in re.findall(r"\*like\* `([^`]+)`", cell)}
+    texts = [file.read_text() for file in (DOCS.parent / "runner").rglob("*.py")]
+    places = {name: sum(re.search(rf"\b{name}\b", text) is not None for text in texts) for name in names}
+    assert places
+    assert {name for name, number in places.items() if number < SEVERAL} == set()
+
+
 UNLISTED = {"dialogs", "startup", "terminal", "widgets"}
 """The packages of which CONTRIBUTING names no place: nothing new begins there."""
 

@@ -37,7 +37,7 @@ from runner.queries.task.attempts import (
 )
 from runner.queries.task.dependency_tree import DependencyTree, dependency_progress, dependency_tree
 from runner.queries.task.steps import SignalRow, StepRow, signals_of, steps_of
-from runner.queries.task_list.row import TaskRow, displayed_state, one_task, same_key_tasks
+from runner.queries.task_list.row import TaskRow, computed, one_task, same_key_tasks
 from runner.queries.workflows.list import WorkflowName, workflow_name
 from runner.store.unique import is_key_held
 from runner.text import formatting
@@ -358,8 +358,7 @@ def _runs(retry: str | None, attempt: int, max_attempts: int, start: datetime) -
 async def _row(tx: Transaction, id: int) -> sa.RowMapping:
     statements = []
     for table in (tx.tables.task, tx.tables.history):
-        shown = displayed_state(tx.tables, table).label("shown")
-        statements.append(one_task(tx, table, id, [*readable(tx, table.c), shown]))
+        statements.append(one_task(tx, table, id, [*readable(tx, table.c), *computed(tx.tables, table)]))
     for result in await tx.gather(*map(tx.execute, statements)):
         row = result.mappings().one_or_none()
         if row is not None:

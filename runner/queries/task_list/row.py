@@ -137,8 +137,8 @@ async def _read(tx: Transaction, table: sa.Table, ids: Sequence[int]) -> Sequenc
     columns = readable(tx, [column for column in table.c if column.name in TaskRow.__slots__])
     short_columns = [sa.func.substr(table.c[name], 1, SHORT).label(name) for name in ("key", "tenant", "error")]
     full_columns = [column for column in columns if column.name not in ("key", "tenant", "error")]
-    shown = displayed_state(tx.tables, table).label("shown")
-    statement = sa.select(*full_columns, *short_columns, shown).where(tx.dialect.one_of(table.c.id, ids))
+    selected = (*full_columns, *short_columns, *computed(tx.tables, table))
+    statement = sa.select(*selected).where(tx.dialect.one_of(table.c.id, ids))
     return (await tx.execute(statement)).mappings().all()
 
 
@@ -153,6 +153,11 @@ def one_task(tx: Transaction, table: sa.Table, id: int, columns: Sequence[Any]) 
         # As an expression, so that the planner does not walk along an index in this order instead of by id.
         return statement.order_by(tx.dialect.readable_time(table.c.finished_at).desc().nulls_last()).limit(1)
     return statement
+
+
+def computed(tables: Tables, table: sa.Table) -> tuple[sa.Label[Any], ...]:
+    """The fields of TaskRow that are no columns, as expressions; `reconstruction` derives those of a past time."""
+    return (displayed_state(tables, table).label("shown"),)
 
 
 @lru_cache

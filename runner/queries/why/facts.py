@@ -28,7 +28,7 @@ from runner.queries.stuck_rows import stuck_on, with_sessions
 from runner.queries.task.attempts import last_rule
 from runner.queries.task.parents import Parent, parents
 from runner.queries.task.steps import StepRow, pending_steps
-from runner.queries.task_list.row import TaskRow, displayed_state, one_task, task_rows
+from runner.queries.task_list.row import TaskRow, computed, one_task, task_rows
 from runner.queries.why.ahead import ahead, arrivals, pace, suspects_ahead
 from runner.store.claim.survey import MANY, survey
 from runner.text.hosts import admits
@@ -194,14 +194,12 @@ async def _stuck(tx: Transaction, id: int, runners: Sequence[RunnerRow]) -> tupl
 
 async def _row(tx: Transaction, id: int) -> sa.RowMapping:
     for table in (tx.tables.task, tx.tables.history):
-        flags: dict[str, sa.ColumnElement[Any]] = {
-            "shown": displayed_state(tx.tables, table),
-            "later": table.c.run_at > db_now(),
-        }
+        flags: dict[str, sa.ColumnElement[Any]] = {"later": table.c.run_at > db_now()}
         if table is tx.tables.task:
             met = CLAIM_POLICY.met(table.c, ClaimScope(tx.tables))
             flags |= {f"{MET}{name}": condition for name, condition in met.items()}
-        columns = [*readable(tx, table.c), *(flag.label(name) for name, flag in flags.items())]
+        labelled = (flag.label(name) for name, flag in flags.items())
+        columns = [*readable(tx, table.c), *computed(tx.tables, table), *labelled]
         row = (await tx.execute(one_task(tx, table, id, columns))).mappings().one_or_none()
         if row is not None:
             return row
