@@ -24,6 +24,7 @@ from runner.filter import saved
 from runner.filter.parse import Filter, parse_filter
 from runner.model.duration import parse_duration
 from runner.model.shard import CURRENT_SHARD
+from runner.model.task import LAST_ID
 from runner.settings import Settings, load
 from runner.settings.shards import shard_settings
 from runner.text.operator import local_zone, now
@@ -164,9 +165,7 @@ async def open_database(settings: Settings, *, creates: bool = False) -> AsyncIt
         yield database
 
 
-MAX_ID = 2**63 - 1
-
-TaskId: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1, lte=MAX_ID))]
+TaskId: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1, lte=LAST_ID))]
 """A task id that both databases can store."""
 
 EntryId: TypeAlias = TaskId
@@ -219,7 +218,7 @@ async def warn_of_names(database: Database, task_filter: Filter) -> None:
 
 
 def _id(word: str) -> int:
-    if not 1 <= int(word[:20]) <= MAX_ID:
+    if not 1 <= int(word[:20]) <= LAST_ID:
         raise InvalidInput(why=f"{word[:30]} is not a task id")
     return int(word)
 

@@ -63,8 +63,8 @@ async def workflows(
     was due. CRITICAL PATH names its next task, and counts those after it.
 
     A workflow is running or waiting while one of its tasks is, and blocked if only
-    blocked ones are left. Filters take ID and NAME: runner tasks workflow:17, runner
-    tasks 'workflow:book*'.
+    blocked ones are left. Filters take ID and NAME: runner tasks workflow:17,
+    runner tasks 'workflow:book*'.
 
     Args:
         name: Only workflows with this name. * is any text: 'book*'.

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from runner.client.event_position import EventPage, EventPosition, first_page, next_page, request_of
-from runner.client.result_poller import LONGEST_REST, MOST, MOST_ID, REST, WAIT_SECONDS
+from runner.client.result_poller import LONGEST_REST, MOST, REST, WAIT_SECONDS
 from runner.errors import DatabaseUnavailable, RunnerError, TaskNotFound
+from runner.model.task import LAST_ID
 
 if TYPE_CHECKING:
     from runner.queries.task.event_facts import EventFacts, EventRequest
@@ -179,7 +180,7 @@ class EventPoller:
         began = time.monotonic()
         try:
             # The database rejects an id that no column can hold, and with it the query for the others.
-            facts = await self._look([self._request(id) for id in ids if 0 < id <= MOST_ID])
+            facts = await self._look([self._request(id) for id in ids if 0 < id <= LAST_ID])
         except DatabaseUnavailable as error:
             now = time.monotonic()
             self._away_since = now if self._away_since is None else self._away_since

@@ -16,6 +16,7 @@ from runner.client.status import TaskStatus
 from runner.errors import InvalidInput, TaskNotFound, TaskUnchanged
 from runner.model.duration import parse_duration
 from runner.model.outcome import Delay
+from runner.model.task import LAST_ID
 from runner.text import operator
 
 if TYPE_CHECKING:
@@ -45,6 +46,10 @@ class TaskOperation(Generic[T]):
     arguments: tuple[Any, ...]
     conclude: Callable[[Any], T]
     reads: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.id <= LAST_ID:
+            raise TaskNotFound(id=self.id)
 
     def run(self, tx: object = None) -> T:
         """Run it in a thread without an event loop, or with `tx` anywhere."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from runner.errors import DatabaseUnavailable, RunnerError, TaskNotFound
+from runner.model.task import LAST_ID
 
 if TYPE_CHECKING:
     from runner.queries.task.results import TaskResult
@@ -32,9 +33,6 @@ WAIT_SECONDS = 30.0
 
 MOST = 5_000
 """Maximum number of tasks per query."""
-
-MOST_ID = 2**63 - 1
-"""Largest id that a column can hold."""
 
 Ending: TypeAlias = "TaskResult | Exception | None"
 """The result of a finished task, the error of its query, or None for a live task."""
@@ -205,7 +203,7 @@ class ResultPoller:
         began = time.monotonic()
         try:
             # The database rejects an id that no column can hold, and with it the query for the others.
-            endings = await self._look([id for id in ids if 0 < id <= MOST_ID])
+            endings = await self._look([id for id in ids if 0 < id <= LAST_ID])
         except DatabaseUnavailable as error:
             self._handle_downtime(ids, error)
         except Exception as error:

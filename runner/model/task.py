@@ -9,6 +9,9 @@ from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from runner.model.headers import read_headers, require_headers, write_headers
 
+LAST_ID = 2**63 - 1
+"""The largest id that a database stores."""
+
 R_co = TypeVar("R_co", covariant=True)
 """The type of the result of a task."""
 

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from runner.db.schema.partitions import WIDTH
+from runner.model.task import LAST_ID
 
 AHEAD = 2
 """Empty ranges kept beyond the current one, so that a burst, or a lock held for hours, does not use them up."""
@@ -17,8 +18,6 @@ FEW = 5_000
 
 LEEWAY = 1 / 8
 """Share of the retention that old rows may be kept longer if their range can be dropped whole after that."""
-
-LAST_ID = 2**63 - 1
 
 
 class Range(NamedTuple):

@@ -152,9 +152,10 @@ async def test_a_change_that_does_not_apply_is_refused_with_the_reason(export: A
 
 
 @pytest.mark.parametrize("call", ["status_async", "cancel_async", "retry_async"])
-async def test_an_unknown_task_is_not_found(call: str) -> None:
-    with pytest.raises(TaskNotFound, match="Task 4711 does not exist"):
-        await getattr(handle(4711), call)()
+@pytest.mark.parametrize("id", [4711, 0, 2**63, 10**30])
+async def test_an_unknown_task_is_not_found(call: str, id: int) -> None:
+    with pytest.raises(TaskNotFound, match=f"Task {id} does not exist"):
+        await getattr(handle(id), call)()
 
 
 @pytest.mark.parametrize("call", ["status", "cancel", "retry"])

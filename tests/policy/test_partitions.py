@@ -3,7 +3,8 @@ import itertools
 import pytest
 
 from runner.db.schema.partitions import WIDTH
-from runner.policy.partitions import AHEAD, LAST_ID, WIDER_EVERY, Fate, Range, RangeState, beyond, fate, next_range
+from runner.model.task import LAST_ID
+from runner.policy.partitions import AHEAD, WIDER_EVERY, Fate, Range, RangeState, beyond, fate, next_range
 
 FIRST = Range(1, 1 + WIDTH)
 
