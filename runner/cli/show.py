@@ -22,6 +22,7 @@ from runner.cli.stack import StackDocument, show_stack
 from runner.cli.stats import paused_line
 from runner.db.database import Database
 from runner.errors import InvalidInput
+from runner.model.step import error_of
 from runner.operations.audit_log import reveal as record_reveal
 from runner.operations.results import local_actor
 from runner.queries.task.attempts import checkpoint_lines, log_line
@@ -215,9 +216,9 @@ def _print_pauses(detail: TaskDetail) -> None:
 
 
 def _print_failures(detail: TaskDetail, reveal: bool) -> None:
-    if detail.error and detail.task.remark:
+    if detail.task.remark and (error := error_of(detail.error)):
         print_title("last error")
-        print_block(_bounded(mask(detail.error, reveal=reveal), detail.task.id))
+        print_block(_bounded(mask(error, reveal=reveal), detail.task.id))
     print_title("timeline")
     for event in timeline(detail, reveal=reveal, zone=local_zone()):
         print_line(f"{formatting.distance(event.at, detail.at) if event.at else '':>13}  {event.text}")

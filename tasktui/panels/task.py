@@ -5,6 +5,7 @@ from datetime import datetime, timedelta, tzinfo
 from textwrap import wrap
 
 from runner.model.sealed import read_sealed
+from runner.model.step import error_of
 from runner.model.task import FINAL, Priority, Shown, State
 from runner.queries.task.attempts import Attempt, checkpoint_lines
 from runner.queries.task.detail import TaskDetail, task_fields
@@ -275,8 +276,8 @@ def trouble(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> li
         decision: list[Row] = [[(line(last.rule, width), "muted")]] if last.rule else []
         rows = error_rows(last.error_type, last.message, last.traceback, width, reveal=reveal, unfold=unfold)
         return [*decision, *rows]
-    if detail.error and detail.task.remark and detail.pending is None:
-        kind, _, message = detail.error.partition(": ")
+    if detail.task.remark and (error := error_of(detail.error)):
+        kind, _, message = error.partition(": ")
         return error_rows(kind, message, None, width, reveal=reveal, unfold=unfold)
     return []
 

@@ -61,9 +61,11 @@ def test_a_signal_continues_the_tasks_of_a_key(cli: Call, shop: Shop) -> None:
         ("charge", "function", True),
         ("approved", "wait", False),
     ]
+    assert "last error" not in cli("show", tasks[0]).out
     assert cli("signal", "key:order-17", "approved", "{", "--yes", 2).code == Exit.BAD_INPUT
     assert "2 would change" in cli("signal", "key:order-17", "approved", "--dry-run").out
     assert cli("signal", "key:order-17", "approved", '{"by": "ana"}', "--yes", 2).code == Exit.OK
+    assert "last error" not in cli("show", tasks[0]).out
     shop.work()
     assert [task.result()[:2] for task in tasks] == [[1, {"by": "ana"}], [2, {"by": "ana"}]]
     assert "it has succeeded and is not waiting, blocked or running" in cli("signal", tasks[0], "approved").err

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.model.task import State
-from tests.store.rows import add_past
+from tests.store.rows import add_live, add_past, ahead
 from tests.store.table import put
 from tests.tasktui.conftest import Watch
 from tests.tasktui.test_actions import confirm
@@ -60,6 +60,10 @@ async def test_a_signal_is_sent_on_the_task_screen(database: Database, watch: Wa
 
 async def test_the_reason_of_a_wait_that_has_ended_is_no_error(database: Database, watch: Watch) -> None:
     await add_past(database, 7, State.SUCCEEDED, handler="order", attempt=1, error="waits for signal approved")
+    due = await add_live(database, handler="ship", run_at=ahead(-5), error="waits for signal approved")
+    async with watch("task", task_id=due) as operator:
+        await operator.sees("Due for")
+        assert "ERROR" not in operator.text
     async with watch("task", task_id=7) as operator:
         await operator.sees("Succeeded")
         assert "waits for signal" not in operator.text

@@ -8,7 +8,7 @@ from runner.queries.workflows.graph import graphs_of
 from runner.queries.workflows.list import WorkflowRow
 from runner.text import formatting
 from runner.text.document import JsonProperty
-from runner.text.sanitize import one_line
+from runner.text.sanitize import count_noun, one_line
 
 MOST_IN_LIST = 2_000
 """Maximum number of tasks for which a list computes critical paths, those of the newest workflows."""
@@ -34,7 +34,7 @@ class CriticalPath:
     def text(self) -> str:
         """The next task and the number of those after it; the time in total if all have finished."""
         if self.next is None:
-            return f"{len(self.tasks):,} tasks in {formatting.duration(self.seconds)}"
+            return f"{count_noun(len(self.tasks), 'task')} in {formatting.duration(self.seconds)}"
         rest = len(self.tasks) - self.tasks.index(self.next) - 1
         return f"{self.next} {one_line(self.handler or '')}{f', then {rest:,} more' if rest else ''}"
 
