@@ -1,7 +1,10 @@
-"""hatch_build.py: the links and pictures of the package page lead to the repository."""
+"""The package page, whose links and pictures lead to the repository, and the release that publishes it."""
 
 import importlib.util
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -47,3 +50,26 @@ def test_without_the_variable_the_page_is_the_readme(hook: ModuleType, monkeypat
     metadata = page(hook)
     assert metadata["readme"]["text"] == README.read_text()
     assert "urls" not in metadata
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A committed tree whose version has its heading in the changelog."""
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(PROJECT / ".ci" / "publish", tmp_path / ".ci")
+    shutil.copy(README, tmp_path)
+    shutil.copytree(PROJECT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("*.svg", "*.cast"))
+    (tmp_path / "pyproject.toml").write_text('version = "0.1.0"\n')
+    (tmp_path / "CHANGELOG.md").write_text("## [0.1.0] - 2026-12-01\n")
+    for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "a"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def test_a_release_names_each_page_that_calls_it_not_yet_published(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPOSITORY_URL", "https://example.org/tasktui")
+    done = subprocess.run([".ci/publish", "--dry-run"], cwd=tree, capture_output=True, text=True, check=False)
+    named = done.stderr.partition("not yet on PyPI: ")[2].split()
+    mentions = [page for page in (tree / "docs").glob("*.md") if "on PyPI" in page.read_text()]
+    assert done.returncode == 1
+    assert sorted(named) == sorted(["README.md", *(f"docs/{page.name}" for page in mentions)])
