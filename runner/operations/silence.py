@@ -41,6 +41,7 @@ async def silence(tx: Transaction, name: str, until: datetime, by: Actor) -> Sil
     await check_alert(tx, name)
     if not (until.tzinfo and await clock(tx) < until and bounded(until)):
         raise InvalidEdit(field="the end of the silence", value=str(until), why="it must be in the future")
+    until = until.replace(microsecond=until.microsecond // 1000 * 1000)  # as SQLite stores it, so that undo finds it
     values = {
         "silenced_until": until,
         "silenced_by": to_storable(by.operator, NAME_LIMIT),

@@ -13,7 +13,9 @@ from runner.db.types import db_later
 from runner.model.alert import Alert, AlertRule, Severity
 from runner.operations.results import Actor
 from runner.operations.silence import silence, unsilence
+from runner.operations.undo.undo import undo
 from runner.queries.alerts.records import alert_records
+from runner.queries.audit import audit
 from runner.store.alerts import AlertChanges, claim_evaluation, record_alerts
 
 BY = Actor("ana", "desk", "known")
@@ -76,6 +78,14 @@ async def test_a_silenced_alert_sends_its_notice_when_the_silence_ends(database:
     assert LATE.name in (await database.read(alert_records)).firing
     assert await database.write(unsilence, name, BY)
     assert names(await evaluate(database, LATE)) == ([LATE.name], [])
+
+
+async def test_a_silence_can_be_undone_whatever_the_microseconds_of_its_end(database: Database) -> None:
+    end = (await database.read(clock)).replace(microsecond=140_907) + timedelta(hours=1)
+    await database.write(silence, "tasks-dead", end, BY)
+    (entry,) = await database.read(audit)
+    assert len((await database.write(undo, [entry.id], BY)).changed) == 1
+    assert (await database.read(alert_records)).silences == {}
 
 
 async def test_an_alert_that_was_silenced_from_its_beginning_is_resolved_without_a_notice(database: Database) -> None:
