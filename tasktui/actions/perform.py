@@ -1,7 +1,7 @@
 """Applying confirmed actions in transactions of the store."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -40,6 +40,7 @@ from tasktui.render.render import line
 from tasktui.session.session import Job, Session
 
 if TYPE_CHECKING:
+    from runner.operations.preview import Preview
     from runner.queries.audit import AuditRecord  # imports modules that the first screen does not need
     from runner.queries.task.detail import TaskDetail
 
@@ -54,9 +55,23 @@ async def preview(
     session: Session, action: Action, task_filter: Filter, values: Mapping[str, object] = NO_VALUES
 ) -> ActionPlan:
     """Preview an action on the tasks that match a filter; an edit needs its validated values."""
-    previewed = await session.read(apply_preview, task_filter, action.verb, values=values)
-    planned = plan_for_filter(action, task_filter, previewed, values)
-    return await with_obstacles(session, planned) if action.verb == "retry_now" else planned
+    (planned,) = await previews(session, action, (task_filter,), values)
+    return planned
+
+
+async def previews(
+    session: Session, action: Action, filters: Sequence[Filter], values: Mapping[str, object] = NO_VALUES
+) -> list[ActionPlan]:
+    """Preview an action on the tasks that match each of several filters, all at the same moment."""
+    previewed = await session.read(_previews, filters, action.verb, values)
+    plans = [plan_for_filter(action, each, of, values) for each, of in zip(filters, previewed, strict=True)]
+    return [await with_obstacles(session, each) for each in plans] if action.verb == "retry_now" else plans
+
+
+async def _previews(
+    tx: Transaction, filters: Sequence[Filter], verb: str, values: Mapping[str, object]
+) -> "list[Preview]":
+    return [await apply_preview(tx, each, verb, values=values) for each in filters]
 
 
 async def with_obstacles(session: Session, planned: ActionPlan) -> ActionPlan:

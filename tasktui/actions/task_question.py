@@ -54,7 +54,8 @@ async def _ask_with_obstacles(planned: ActionPlan, session: Session) -> Dialog:
 async def _ask_for_filter(action: Action, session: Session, task_filter: Filter, scope: TaskScope | None) -> Dialog:
     from tasktui.actions import perform  # imports all operations, which the first screen does not need
 
-    planned = await perform.preview(session, action, task_filter)
+    filters = [task_filter] if scope is None else [task_filter, scope.whole]
+    planned, *whole = await perform.previews(session, action, filters)
     if not planned.eligible.number:
         return question(planned, session)
     if action.verb == "signal":
@@ -64,8 +65,8 @@ async def _ask_for_filter(action: Action, session: Session, task_filter: Filter,
     fails = await session.read(fails_now, task_filter) if action.verb == "retry_now" else None
     if scope is None:
         return question(planned, session, fails=fails)
-    whole = await perform.preview(session, action, scope.whole)
-    wider = question(whole, session, of=scope.whole_words, fails=fails) if whole.eligible != planned.eligible else None
+    more = [each for each in whole if each.eligible != planned.eligible]
+    wider = question(more[0], session, of=scope.whole_words, fails=fails) if more else None
     wider = wider if isinstance(wider, Question) else None
     return question(planned, session, of=scope.words, wider=wider, fails=fails)
 
