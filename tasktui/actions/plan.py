@@ -146,8 +146,10 @@ def changed_matches(plan: ActionPlan, preview: "Preview") -> str:
     if not has_grown and all(pairs.get(name, (0, 0))[0] >= pairs.get(name, (0, 0))[1] for name in RISKS):
         return ""
     changed = [f"{name} {before:,} -> {after:,}" for name, (before, after) in pairs.items() if before != after]
-    instead = f", and not {plan.eligible}" if count != plan.eligible else ""
-    return f"{count.of('task')} will change{instead}: {', '.join(changed)}"
+    differences = ", ".join(changed)
+    if plan.eligible.more or count.number <= plan.eligible.number:
+        return f"{count.of('task')} will change: {differences}"
+    return f"{count.of('task')} match now; {plan.eligible} of them will change: {differences}"
 
 
 RISKS = (Shown.RUNNING, "with one attempt left")

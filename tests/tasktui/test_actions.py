@@ -748,7 +748,7 @@ async def test_a_confirmation_of_a_filter_asks_again_if_its_number_or_its_risk_h
             await tx.execute(sa.update(task).where(task.c.id == ids[1]).values(values))
         assert await perform.changes_since(session, fewer) == "2 tasks will change: scheduled 2 -> 1, running 0 -> 1"
         smaller = replace(fewer, eligible=Count(1))
-        assert (await perform.changes_since(session, smaller)).startswith("2 tasks will change, and not 1: ")
+        assert (await perform.changes_since(session, smaller)).startswith("2 tasks match now; 1 of them will change: ")
 
 
 @pytest.mark.slow
