@@ -10,7 +10,7 @@ from textual.content import Content
 
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term, parse_filter
-from runner.model.task import State
+from runner.model.task import Shown, State
 from runner.queries.counting import Count
 from runner.queries.why.many import CauseGroup, WhyMany, why_many
 from runner.queries.why.remedies import RelatedView, sentence
@@ -21,7 +21,7 @@ from tasktui.actions.remedy_key import RemedyKey, remedy_keys
 from tasktui.data.task_pages import count_matches
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.render.plot import gauge
-from tasktui.render.render import content, line
+from tasktui.render.render import content, line, state
 from tasktui.render.rows import pill
 from tasktui.session.session import Session
 
@@ -236,7 +236,7 @@ def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> I
         mark = "▸" if here else " "
         first = f"{mark}{number}. " if len(answer.causes) > 1 else f"{mark} "
         wrapped = textwrap.wrap(line(cause.text), width - 2, initial_indent=first, subsequent_indent=" " * len(first))
-        sign = ("✗ ", "bold dead") if number == 1 else ("! ", "retrying")
+        sign = _first_sign(task.shown) if number == 1 else ("! ", "retrying")
         recorded = cause.kind != UNRECORDED
         yield content(sign if recorded else ("? ", "muted"), *_lines(wrapped, number * recorded))
         if cause.advice not in commands:
@@ -247,6 +247,14 @@ def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> I
         yield content("\n".join(textwrap.wrap(line(sentence(answer.remedies)), width, subsequent_indent=" ")))
     for remedy in answer.remedies:
         yield content(" ", *_remedy(remedy.commands, remedy_keys(remedy.commands, task)))
+
+
+def _first_sign(shown: Shown) -> tuple[str, str]:
+    """The sign of the first cause: a cross for an obstacle, the sign of the state for a task that has none."""
+    if shown not in (Shown.RUNNING, Shown.SUCCEEDED):
+        return "✗ ", "bold dead"
+    cell = state(shown)
+    return f"{cell.text[:1]} ", cell.style
 
 
 def _lines(wrapped: Sequence[str], number: int) -> list[tuple[str, str]]:
