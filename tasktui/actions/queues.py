@@ -12,6 +12,7 @@ from runner.errors import InvalidInput, InvalidMoment
 from runner.operations.names import name_warning, pause_note
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits
+from runner.queries.counting import Count
 from runner.queries.counts import counts as read_counts
 from runner.queries.registries import Pause
 from runner.text import formatting
@@ -102,7 +103,8 @@ async def _about_pause(session: Session, target: PauseTarget, current: Pause | N
             counts = {queue.queue: queue for queue in await session.read(read_counts, depth=MOST_COUNTED)}
             if queue := counts.get(target.name):
                 backlog = f"{queue.ready} ready and {queue.retrying} retrying tasks wait"
-                texts.append(content(f"  {backlog}, {queue.running} running tasks finish"))
+                finish = "finishes" if queue.running == Count(1) else "finish"
+                texts.append(content(f"  {backlog}, {queue.running.of('running task')} {finish}"))
         if note := await session.read(pause_note, target):
             texts.append(content((f"  {line(note, MAX_NOTE)}", "retrying")))
         return texts
