@@ -17,6 +17,7 @@ from rich.text import Text
 from textual import constants, on
 from textual.app import ScreenStackError
 from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
 from textual.driver import Driver
 from textual.events import TextSelected
 from textual.filter import LineFilter
@@ -380,8 +381,12 @@ class Console(KeyBuffer):
         self.show_notice(text, tone=Tone.PARTIAL)
 
     def _handle_exception(self, error: Exception) -> None:
-        """Ignore a message that needs a screen after the console has closed; another error ends the console."""
-        if self.is_running or not isinstance(error, ScreenStackError):
+        """Ignore a message that needs a screen or its widgets after the quit; another error ends the console.
+
+        A screen that opens during the quit stays without widgets.
+        """
+        ends = self._exit or not self.is_running
+        if not (ends and isinstance(error, ScreenStackError | NoMatches)):
             super()._handle_exception(error)
 
     def _fatal_error(self) -> None:

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from textual.app import ScreenStackError
+from textual.css.query import NoMatches
 from textual.drivers.linux_driver import LinuxDriver
 
 from runner.errors import DatabaseUnavailable, InvalidInput, SchemaMissing
@@ -294,6 +295,7 @@ async def test_a_message_that_comes_after_the_console_has_closed_is_no_crash(wat
         pass
     console = operator.console
     console._handle_exception(ScreenStackError("No screens on stack"))
+    console._handle_exception(NoMatches("A dialog that opens during the quit gets no widgets"))
     assert console._exception is None
     console._handle_exception(KeyError("task"))
     assert isinstance(console._exception, KeyError)
