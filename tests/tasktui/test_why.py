@@ -199,6 +199,15 @@ async def test_a_remedy_is_listed_once(database: Database) -> None:
     assert text.index("What helps") < text.index("P resume queue mail")
 
 
+async def test_a_task_without_an_obstacle_has_no_cross(database: Database, watch: Watch) -> None:
+    await add_past(database, 900, State.SUCCEEDED)
+    async with watch("tasks", filter_text="id:900") as operator:
+        await operator.sees("✓ succeeded")
+        await operator.press("w")
+        await operator.sees("It succeeded")
+        assert "✗" not in operator.text
+
+
 @pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_enter_opens_the_cause(database: Database, watch: Watch) -> None:
