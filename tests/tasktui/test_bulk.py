@@ -1,13 +1,15 @@
 """Bulk operations by filter: counted, confirmed, applied in chunks, stopped midway."""
 
 import asyncio
+from datetime import UTC
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.model.task import State
+from runner.filter.parse import parse_filter
+from runner.model.task import Shown, State
 from runner.operations import bulk, canary
 from runner.operations.breaker import open_by_hand
 from runner.operations.pause import PauseKind, PauseTarget, pause
@@ -15,6 +17,7 @@ from runner.operations.results import Actor
 from runner.policy.breaker import Breaker
 from runner.store.breaker import declare_breakers
 from tasktui.actions import perform
+from tasktui.actions.actions import ACTIONS
 from tasktui.data import task_pages
 from tests.operations.test_canary import dead, ending
 from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
@@ -225,6 +228,16 @@ async def test_a_whole_failure_group_is_retried_spread_over_time(database: Datab
     async with database.reading() as tx:
         times = [row[0] for row in await tx.rows(sa.select(tx.tables.task.c.run_at))]
     assert max(times) > min(times)
+
+
+async def test_a_group_and_its_whole_cause_are_previewed_in_one_read(database: Database, watch: Watch) -> None:
+    await add_past(database, 1, State.DEAD)
+    await add_past(database, 2, State.DEAD)
+    async with watch() as operator:
+        session = operator.console.session
+        filters = [parse_filter(text, session.now(), UTC) for text in ("id:1", "state:dead")]
+        plans = await perform.previews(session, ACTIONS["terminate"], filters)
+    assert [plan.groups for plan in plans] == [{(Shown.DEAD, "default"): number} for number in (1, 2)]
 
 
 @pytest.mark.slow
