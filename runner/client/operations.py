@@ -77,7 +77,7 @@ class TaskOperation(Generic[T]):
         from runner.db.statement import StatementFrame
 
         settings = get_client().client_of(self.id).settings
-        return external_steps(StatementFrame.of(settings, driver), self.verb, *self.arguments)
+        return external_steps(StatementFrame.of(settings, driver), self.verb, *self.arguments, reads=self.reads)
 
 
 def status(id: int) -> TaskOperation[TaskStatus]:

@@ -13,20 +13,23 @@ from runner.db.transaction import Parameters, Transaction
 T = TypeVar("T")
 
 
-def external_steps(frame: StatementFrame, verb: Callable[..., Awaitable[T]], *arguments: Any) -> Steps[T]:
+def external_steps(
+    frame: StatementFrame, verb: Callable[..., Awaitable[T]], *arguments: Any, reads: bool = False
+) -> Steps[T]:
     """Return the statements of a verb as steps, which any kind of connection can execute.
 
     Args:
         frame: the tables, and the dialect of the connection.
         verb: a verb of the store, a query or an operation.
+        reads: True if it only reads, and so waits for no lock.
     """
-    return (yield from _leaving_settings(ExternalTransaction(frame), verb, arguments).__await__())
+    tx = ExternalTransaction(frame)
+    limited = tx.dialect.row_locks and not reads
+    return (yield from (_leaving_settings(tx, verb, arguments) if limited else verb(tx, *arguments)).__await__())
 
 
 async def _leaving_settings(tx: "ExternalTransaction", verb: Callable[..., Awaitable[T]], arguments: Any) -> T:
     """Run a verb, and restore the limit of locks, which our statements set up to the end of a transaction."""
-    if not tx.dialect.row_locks:
-        return await verb(tx, *arguments)
     limit = await tx.scalar(sa.text("SELECT current_setting('lock_timeout')"))
     result = await verb(tx, *arguments)
     await tx.execute(sa.select(sa.func.set_config("lock_timeout", limit, sa.true())))

@@ -87,7 +87,7 @@ class DjangoClient(Client):
             return done
 
         def steps(driver: Any) -> Any:
-            return external_steps(StatementFrame.of(self.settings, driver), verb, *arguments)
+            return external_steps(StatementFrame.of(self.settings, driver), verb, *arguments, reads=reads)
 
         async def begin_in_thread() -> T:
             return await asyncio.wrap_future(await sync_to_async(begin, thread_sensitive=True)())

@@ -465,8 +465,9 @@ class ExternalSlots(Slots):
         return room if self.bound is None else min(room, self.bound())
 
     def to_claim(self, batch: int) -> int:
-        """Return the number of tasks to claim now; none without slots."""
-        return min(batch, max(0, super().to_claim(batch)) + self.ahead, max(0, self.room())) if self.size else 0
+        """Return the number of tasks to claim now: none while half of those that come early still wait for a worker."""
+        room, early = min(batch, self.room()), self.look_ahead.tasks(time.monotonic()) + self.ahead
+        return max(0, room) if not self.waiting or room >= min(batch, early // 2) else 0
 
     def next(self) -> Running | None:
         """Return the next task and occupy a slot for it, or a place behind one; None without either or a task."""

@@ -20,6 +20,7 @@ from runner.operations.results import Actor
 from runner.operations.undo.undo import undo
 from runner.settings import Settings
 from runner.urls import parse_url
+from tests.client.external.applications import with_driver
 from tests.engine.harness import QUICK, at_work, until
 
 pytestmark = pytest.mark.both_databases
@@ -149,6 +150,18 @@ async def test_a_change_that_does_not_apply_is_refused_with_the_reason(export: A
         await task.reschedule_async("1m")
     await asyncio.to_thread(task.retry)
     assert (await task.status_async()).state is State.WAITING
+
+
+async def test_a_status_in_a_transaction_is_one_statement(export: Any, database: Database, migrated_url: str) -> None:
+    task = await export.submit_async()
+    own = sa.create_engine(with_driver(migrated_url, "psycopg" if database.dialect.row_locks else "pysqlite"))
+    sent: list[str] = []
+    sa.event.listen(own, "before_cursor_execute", lambda _connection, _cursor, statement, *_: sent.append(statement))
+    with own.connect() as connection:
+        connection.begin()
+        assert task.status(tx=connection).state is State.WAITING
+    own.dispose()
+    assert len([statement for statement in sent if not statement.startswith("BEGIN")]) == 1
 
 
 @pytest.mark.parametrize("call", ["status_async", "cancel_async", "retry_async"])
