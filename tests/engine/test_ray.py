@@ -1,8 +1,10 @@
 """Handlers run in the workers of a Ray cluster."""
 
 import asyncio
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -48,8 +50,20 @@ class Cluster:
         """Kill all processes of the cluster."""
         await self._run("stop", "--force")
 
+    def freeze(self, name: bytes) -> None:
+        """Stop the process with a text in its command line, so that it answers no more."""
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
+                environment = Path(f"/proc/{parent}/environ").read_bytes()  # a title overwrites that of a worker
+                if name in (folder / "cmdline").read_bytes() and f"CLUSTER={self._folder}".encode() in environment:
+                    os.kill(int(folder.name), signal.SIGSTOP)
+                    return
+        raise LookupError(name)
+
     async def _run(self, *arguments: str) -> None:
-        environment = os.environ | {"PYTHONPATH": str(FOLDER), "RAY_USAGE_STATS_ENABLED": "0"}
+        own = {"PYTHONPATH": str(FOLDER), "RAY_USAGE_STATS_ENABLED": "0", "CLUSTER": str(self._folder)}
+        environment = os.environ | own
         program = Path(sys.executable).with_name("ray")
         quiet = subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(program, *arguments, env=environment, stdout=quiet, stderr=quiet)
@@ -114,3 +128,19 @@ async def test_tasks_are_handed_back_when_the_cluster_is_gone_and_run_when_it_is
         await far.wait_for(added)
         await far.database.write(terminate, [Target(waiting)], Actor("ana", "desk", "no longer needed"))
         await far.wait_for(waiting)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [b"specific-server", b"ray::Mailbox"], ids=["client server", "mailbox"])
+async def test_a_part_of_the_cluster_that_answers_no_more_costs_a_connection(
+    far: Harness, cluster: Cluster, name: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.engine.external.ray.ANSWER", 2.0)
+    async with far.running(executors=[f"far=ray:127.0.0.1:{cluster.port}"], retry="1ms"):
+        first = await far.submit("far.add", {"a": 1, "b": 2})
+        await far.wait_for(first)
+        cluster.freeze(name)
+        second = await far.submit("far.add", {"a": 1, "b": 2})
+        async with asyncio.timeout(150):
+            while await far.state(second) != State.SUCCEEDED:
+                await asyncio.sleep(0.1)

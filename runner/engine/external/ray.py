@@ -2,13 +2,19 @@
 
 The runner is a client of the cluster (`ray://`). In Ray's other way to connect, a program ends when its cluster goes.
 A call has one processor. Ray may not start the call of a lost worker again: the attempt would run twice.
+
+The client server of the head node may accept requests and not answer. Ray waits for its answers without a limit, also
+when it disconnects or drops the reference to a result. So one thread sends all requests and has all references, and
+`_limit` ends what takes too long.
 """
 
 import asyncio
 import contextlib
 import logging
+import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
@@ -25,8 +31,14 @@ log = logging.getLogger("runner")
 LOOK_EVERY = 1.0
 """Seconds between two looks at the cluster."""
 
-ANSWER = 5
-"""Seconds in which the cluster answers a look."""
+ANSWER = 20.0
+"""Seconds in which the cluster answers a look. A busy machine has taken several."""
+
+CONNECT = 120.0
+"""Seconds to connect: the head node starts a process for each client."""
+
+DISCONNECT = 3.0
+"""Seconds to disconnect."""
 
 MOST_WAITS = 10_000
 """Maximum number of calls of the mailbox at the same time: each call has one that waits for messages."""
@@ -36,6 +48,10 @@ REASON = 200
 
 AUTO = "127.0.0.1:10001"
 """The address of a head node on this machine."""
+
+
+Request = Callable[[dict[int, Any]], object]
+"""A request to the cluster; its argument has the references to the results of calls by their number."""
 
 
 class Mailbox:
@@ -85,6 +101,9 @@ class Mailbox:
             self._to_calls.pop(number, None)
             self._received.notify_all()
 
+    async def answer(self) -> None:
+        """Show that messages pass."""
+
 
 class RayExecutor:
     """The processors of a Ray cluster.
@@ -97,59 +116,77 @@ class RayExecutor:
 
     def __init__(self, address: str) -> None:
         self._address = f"ray://{AUTO if address == 'auto' else address.removeprefix('ray://')}"
-        self._cluster: Any = None
+        self._connection: object = None
         self._mailbox: Any = None
         self._function: Any = None
         self._calls: dict[int, RayCall] = {}
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._lost: Callable[[str], object] = lambda _: None
 
     def open(self, resize: Callable[[int], object], lost: Callable[[str], object]) -> None:
         """Connect to the cluster, in a thread."""
         self._lost = lost
-        cluster: Any = ray.init(self._address, namespace="tasktui", log_to_driver=False)
+        connection = object()
         try:
-            self._mailbox = ray.remote(num_cpus=0, max_concurrency=MOST_WAITS)(Mailbox).remote()
-            self._function = ray.remote(num_cpus=1, max_retries=0)(run_call)
-            resize(_processors())
+            with _limit(CONNECT):
+                ray.init(self._address, namespace="tasktui", log_to_driver=False)
+                mailbox: Any = ray.remote(num_cpus=0, max_concurrency=MOST_WAITS)(Mailbox).remote()
+                self._function = ray.remote(num_cpus=1, max_retries=0)(run_call)
+                _answer(mailbox)  # its process starts
+                resize(_processors())
         except BaseException:
-            cluster.disconnect()
+            _disconnect()
             raise
-        self._cluster = cluster
-        for work in (lambda: self._watch(cluster, resize), lambda: self._take(cluster, self._mailbox)):
-            threading.Thread(target=work, name="runner-ray", daemon=True).start()
+        requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._connection, self._mailbox, self._requests = connection, mailbox, requests
+        works = (
+            lambda: self._watch(mailbox, resize),
+            lambda: self._take(mailbox),
+            lambda: self._send(requests),
+        )
+        for work in works:
+            threading.Thread(target=self._work, args=(connection, work), name="runner-ray", daemon=True).start()
 
     def start(self, call: ExternalCall, receive: Receive, end: End) -> StartedCall:
         """Start a call."""
-        if self._cluster is None:
+        if self._connection is None:
             raise ExecutorLost("it is closed")
         number = call.call.number
         started = self._calls[number] = RayCall(self, number, receive, end)
-        started.result = self._function.remote(self._mailbox, number, call.dumps())
-        started.result.future().add_done_callback(lambda done: self._end(number, done))
+        data = call.dumps()
+
+        def request(results: dict[int, Any]) -> None:
+            results[number] = self._function.remote(self._mailbox, number, data)
+            results[number].future().add_done_callback(lambda done: self._end(number, done))
+
+        self._requests.put(request)
         return started
 
     def send(self, number: int, data: bytes) -> None:
         """Send a message to a call."""
-        if self._cluster is not None:
-            self._mailbox.send.remote(number, data)
+        self._requests.put(lambda _: self._mailbox.send.remote(number, data))
 
     def forget(self, number: int) -> None:
         """Receive no more messages of a call."""
         self._calls.pop(number, None)
+        self._requests.put(lambda results: results.pop(number, None))
 
-    def cancel(self, call: "RayCall") -> None:
+    def cancel(self, number: int) -> None:
         """End the worker process of a call, or cancel the call before its start."""
-        if self._cluster is not None and call.result is not None:
+
+        def request(results: dict[int, Any]) -> None:
             with contextlib.suppress(Exception):  # it may have ended
-                ray.cancel(call.result, force=True)
+                ray.cancel(results[number], force=True)
+
+        self._requests.put(request)
 
     def close(self) -> None:
         """Disconnect, in a thread. The cluster ends the calls."""
-        cluster, self._cluster = self._cluster, None
+        connection, self._connection = self._connection, None
         self._calls.clear()
-        if cluster is not None:
-            with contextlib.suppress(Exception):  # the cluster may be gone
-                cluster.disconnect()
+        self._requests.put(None)
+        if connection is not None:
+            _disconnect()
 
     def _end(self, number: int, done: Any) -> None:
         call = self._calls.get(number)
@@ -166,31 +203,34 @@ class RayExecutor:
         else:
             self._lose(f"{type(error).__name__}: {error}")
 
-    def _take(self, cluster: Any, mailbox: Any) -> None:
-        """Pass the messages of calls on until the connection ends."""
-        while self._cluster is cluster:
-            try:
-                messages = mailbox.take.remote().future().result()  # `ray.get` would delay all other requests
-            except Exception as error:
-                if self._cluster is cluster:
-                    self._lose(f"{type(error).__name__}: {error}")
-                return
-            for number, data in messages:
-                if (call := self._calls.get(number)) is not None:
-                    call.receive(data)
+    def _work(self, connection: object, work: Callable[[], object]) -> None:
+        """Repeat work until the connection ends."""
+        try:
+            while self._connection is connection:
+                work()
+        except Exception as error:
+            if self._connection is connection:
+                self._lose(f"{type(error).__name__}: {error}")
 
-    def _watch(self, cluster: Any, resize: Callable[[int], object]) -> None:
-        """Follow the size of the cluster until the connection ends."""
-        pause = threading.Event()
-        while self._cluster is cluster:
-            pause.wait(LOOK_EVERY)
-            try:
-                client.ray.get_context().client_worker.ping_server(timeout=ANSWER)
-                resize(_processors())
-            except Exception as error:
-                if self._cluster is cluster:
-                    self._lose(f"{type(error).__name__}: {error}")
-                return
+    def _take(self, mailbox: Any) -> None:
+        """Pass messages of calls on."""
+        messages = mailbox.take.remote().future().result()  # `ray.get` would delay all other requests
+        for number, data in messages:
+            if (call := self._calls.get(number)) is not None:
+                call.receive(data)
+
+    def _send(self, requests: queue.SimpleQueue[Request | None]) -> None:
+        """Send requests in their order until the connection ends: each may wait for an answer."""
+        results: dict[int, Any] = {}
+        while (request := requests.get()) is not None:
+            request(results)
+
+    def _watch(self, mailbox: Any, resize: Callable[[int], object]) -> None:
+        """Follow the size of the cluster, and require answers of it."""
+        time.sleep(LOOK_EVERY)
+        with _limit(ANSWER, self._lose):
+            _answer(mailbox)
+            resize(_processors())
 
     def _lose(self, why: str) -> None:
         self._calls.clear()
@@ -200,7 +240,6 @@ class RayExecutor:
 class RayCall:
     """A call on a worker of a Ray cluster."""
 
-    result: Any = None
     has_ended = False
 
     def __init__(self, executor: RayExecutor, number: int, receive: Receive, end: End) -> None:
@@ -217,7 +256,43 @@ class RayCall:
 
     def kill(self) -> None:
         """End the worker process of the call: it runs nothing else."""
-        self._executor.cancel(self)
+        self._executor.cancel(self._number)
+
+
+@contextlib.contextmanager
+def _limit(seconds: float, on_late: Callable[[str], object] = lambda _: None) -> Iterator[None]:
+    """End all requests of the connection with an error if these take longer.
+
+    Args:
+        on_late: receives the reason first.
+    """
+    done = threading.Event()
+
+    def cut() -> None:
+        pause = seconds
+        while not done.wait(pause):
+            pause = 1.0  # Ray may be about to open its channel again
+            on_late(f"no answer for {seconds:g} s")
+            worker: Any = client.ray.get_context().client_worker
+            if worker is not None and worker.channel is not None:
+                worker._in_shutdown = True  # noqa: SLF001 - otherwise it connects again
+                worker.channel.close()
+
+    threading.Thread(target=cut, name="runner-ray-limit", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+
+
+def _disconnect() -> None:
+    with _limit(DISCONNECT), contextlib.suppress(Exception):  # the cluster may be gone
+        client.ray.disconnect()
+
+
+def _answer(mailbox: Any) -> None:
+    """Require an answer, on the way of all messages and results."""
+    mailbox.answer.remote().future().result()
 
 
 def _processors() -> int:
