@@ -16,7 +16,7 @@ from runner.db.types import db_later, db_now
 from runner.engine import runner as process
 from runner.engine.claiming import suspect_claims
 from runner.engine.runner import Engine
-from runner.engine.slots import InFlight, Running
+from runner.engine.slots import ExternalSlots, InFlight, Running
 from runner.handlers.registry import Handler, Options
 from runner.model.task import Claimed, State
 from runner.policy.limits import read_limits
@@ -152,6 +152,28 @@ async def test_a_full_claim_of_quick_tasks_is_followed_by_a_prefetch(
         slots = runner.worker.in_flight.on_loop
         await until(lambda: runner.metrics.verbs["succeed"] == 100)
     assert most_in_hand > 25
+
+
+class EightAhead(LookAhead):
+    def tasks(self, now: float) -> int:
+        return 8
+
+
+def test_a_claim_for_an_external_executor_waits_until_half_of_the_early_tasks_have_left() -> None:
+    slots = ExternalSlots("far", 4, look_ahead=EightAhead())
+    slots.note_run(0.01)
+    assert slots.to_claim(100) == 16, "one for each worker, one behind it, and eight in the runner"
+    task = Claimed(7, "default", "work", None, "{}", 1, None, 1, 5, 1, None, 0, None)
+    handler = Handler("work", lambda: None, Options())
+    slots.waiting.extend(Running(task, handler, slots) for _ in range(16))
+    while slots.next():
+        pass
+    room = []
+    for _ in range(6):
+        slots.release()
+        slots.next()
+        room.append(slots.to_claim(100))
+    assert room == [0, 0, 0, 0, 0, 6]
 
 
 class OneAhead(LookAhead):
