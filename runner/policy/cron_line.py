@@ -114,5 +114,6 @@ def fault(text: str, error: Exception) -> str:
             if field.name == "day-of-month" and part != "0" and DAYS.fullmatch(part):
                 return "this date never comes"
             words = f" or {field.names[0]} to {field.names[-1]}" if field.names else ""
-            return f"bad {field.name} {part!r}: expected {field.lowest} to {field.highest}{words} ({FORM})"
+            highest = field.highest + (field.names is WEEKDAYS)  # 7 is Sunday too
+            return f"bad {field.name} {part!r}: expected {field.lowest} to {highest}{words} ({FORM})"
     return f"{str(error)[:1].lower()}{str(error)[1:]} ({FORM})"

@@ -120,7 +120,7 @@ def test_lines_of_other_crons_have_the_same_ticks(line: str, same: str) -> None:
         ("TZ=Europe/Berlin 0 9 * * *", 'the time zone is an option: "0 9 * * *" with tz="Europe/Berlin", or --tz'),
         ("CRON_TZ=UTC 0 9 * * *", 'the time zone is an option: "0 9 * * *" with tz="UTC"'),
         ("60 9 * * *", "bad minute '60': expected 0 to 59"),
-        ("0 9 * * mox", "bad day-of-week 'mox': expected 0 to 6 or sun to sat"),
+        ("0 9 * * mox", "bad day-of-week 'mox': expected 0 to 7 or sun to sat"),
         ("0 9 31 2 *", "this date never comes"),
         ("0 9 0 * *", "bad day-of-month '0': expected 1 to 31"),
         ("? 9 * * *", "bad minute '?'"),
