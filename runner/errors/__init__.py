@@ -232,9 +232,9 @@ class InvalidStep(InvalidInput):
 
 class StepsChanged(InvalidInput):
     """
-    Task {id}: its steps differ from those of attempt {attempt}: {why}. The handler has changed since, or it chooses its
-    steps by something that differs between attempts. Deploy code with the former steps, or forget the steps from there
-    on with `runner rewind {id} --step {step}`, and retry the task.
+    Task {id}: its steps differ from those of attempt {attempt}, stored at {at}: {why}. The handler has changed since,
+    or it chooses its steps by something that differs between attempts. Deploy the code of that time, or forget the
+    steps from there on with `runner rewind {id} --step {step}`, and retry the task.
     """
 
 

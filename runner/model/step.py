@@ -40,6 +40,7 @@ class StoredStep(NamedTuple):
         done: True if it is done; its result is final then.
         result: JSON text; None while it is not done, for None, and for the end of a wait without a signal.
         child: id of the task that a call has submitted; None without one.
+        age: seconds since it was written.
     """
 
     name: str
@@ -52,6 +53,7 @@ class StoredStep(NamedTuple):
     done: bool
     result: str | None
     child: int | None = None
+    age: float = 0.0
 
 
 class StepWrite(NamedTuple):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from random import random
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -302,7 +302,14 @@ class DurableSteps:
     def _changed(self, stored: StoredStep, why: str) -> NoReturn:
         if stored.function is not None:
             why = f"{why} (function {stored.function})"
-        raise StepsChanged(id=self._task.id, attempt=stored.attempt, why=why, step=json.dumps(stored.name))
+        at = datetime.now(UTC) - timedelta(seconds=stored.age)
+        raise StepsChanged(
+            id=self._task.id,
+            attempt=stored.attempt,
+            at=f"{at:%Y-%m-%d %H:%M} UTC",
+            why=why,
+            step=json.dumps(stored.name),
+        )
 
     def _refuse(self, name: str, why: str) -> NoReturn:
         raise InvalidStep(id=self._task.id, name=name, why=why)
