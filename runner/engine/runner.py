@@ -165,7 +165,7 @@ class Engine:
             parse_order(settings.claim_order),
             Proof(group=interval, alone=lease),
             stuck=stuck,
-            may_claim_suspects=self.rescue_loop.is_done,
+            may_claim_suspects=self.rescue_loop.is_done if shard is None else shard.may_claim_suspects,
             events=events,
         )
         self.dependency_resolver = DependencyResolver(self.database, settings.notify, events, stuck)
@@ -182,6 +182,11 @@ class Engine:
     async def first_try(self) -> None:
         """Wait until it has tried to register, successfully or not."""
         await self.tried.wait()
+
+    @property
+    def must_rescue(self) -> bool:
+        """True before it has rescued the tasks of runners that were lost before it, if its database answers."""
+        return not self.tried.is_set() or (self.lease.answers and not self.rescue_loop.is_done())
 
     @property
     def parts(self) -> "Sequence[Engine]":

@@ -88,7 +88,10 @@ class ShardEngines:
         settings = self._own[name]
         settings = settings.model_copy(update={"prefetch": settings.prefetch // len(self._own)})
         parts = ShardParts(
-            partial(self._slots.make, name), partial(ShardResources, self.resources), partial(self._note_idle, name)
+            partial(self._slots.make, name),
+            partial(ShardResources, self.resources),
+            partial(self._note_idle, name),
+            self._may_claim_suspects,
         )
         pulled = None if self._pulled is None else self._pulled(name)
         engine = context.run(Engine, settings, self._handlers, pulled=pulled, shard=parts)
@@ -102,6 +105,10 @@ class ShardEngines:
         for kind in (TasksClaimed, AttemptsEnded):
             engine.events.subscribe(kind, self._note_work)
         return engine
+
+    def _may_claim_suspects(self) -> bool:
+        """False until each shard has rescued: a suspect of one that kills each process would prevent every rescue."""
+        return not any(engine.must_rescue for engine in self.parts)
 
     def _note_work(self, _: object) -> None:
         self._busy_at = time.monotonic()

@@ -12,6 +12,7 @@ import pytest
 
 from runner import Context, Dead, Runner, TaskHandler, connect, disconnect, injected, resource, schedule, schedules
 from runner.db.database import Database
+from runner.db.types import db_now
 from runner.engine.runner import Engine
 from runner.engine.shards import ShardEngines
 from runner.errors import InvalidSettings, StoreError, TwoShards
@@ -30,6 +31,7 @@ from runner.store.submit import submit
 from tests.engine.harness import QUICK, WAIT_SECONDS, at_work, until
 from tests.postgres import Server
 from tests.shards import EACH_PAIR, Sharded, write_config
+from tests.store.rows import add_live, stored
 
 EU, US = "customer-3", "customer-0"
 """Routes of each shard."""
@@ -219,13 +221,14 @@ async def test_a_shard_that_is_away_at_the_start_delays_no_other(with_server: Sh
     shards.handler("note", lambda shard: _note(ran, shard))
     await shards.submit("eu", "note", 5, shard="eu")
     await shards.submit("us", "note", 5, shard="us")
+    await add_live(shards.databases["eu"], "note", payload='{"shard": "eu"}', rescues=4, max_attempts=20)
     await shards.databases["us"].dispose()
     server.stop()
     async with shards.running(concurrency=1, threads=1):
-        await until(lambda: len(ran) == 5)
+        await until(lambda: len(ran) == 6)
         server.start()
-        await until(lambda: len(ran) == 10)
-    assert ran == ["eu"] * 5 + ["us"] * 5
+        await until(lambda: len(ran) == 11)
+    assert ran == ["eu"] * 6 + ["us"] * 5
 
 
 @pytest.mark.slow
@@ -273,6 +276,25 @@ async def test_a_process_ends_when_all_databases_refuse_it(tmp_path: Path) -> No
     with pytest.raises(StoreError):
         async with asyncio.timeout(WAIT_SECONDS):
             await engines.run()
+
+
+@pytest.mark.representatives(1)
+@EACH_PAIR
+async def test_a_suspect_waits_until_each_shard_has_rescued_the_tasks_of_lost_runners(shards: Shards) -> None:
+    rescued: list[bool] = []
+
+    async def suspect() -> None:
+        row = await stored(shards.databases["eu"], lost)
+        rescued.append(row is None or row.state != "running")
+
+    shards.handler("suspect", suspect)
+    shards.handler("work", lambda: None)
+    values = {"runner_id": 10**6, "fence": 1, "attempt": 1, "started_at": db_now()}
+    lost = await add_live(shards.databases["eu"], "work", state="running", **values)
+    await add_live(shards.databases["us"], "suspect", rescues=4, max_attempts=20)
+    async with shards.running(lease_timeout="500ms", heartbeat_interval="100ms"):
+        await until(lambda: bool(rescued))
+    assert rescued == [True], "it may kill the process, which would prevent the rescue again"
 
 
 @pytest.fixture

@@ -81,8 +81,10 @@ class ShardParts(NamedTuple):
         slots: makes the pools of a runner.
         resources: makes the resources of a runner with its events.
         on_idle: called with the start of a look, in monotonic seconds, that found nothing to do.
+        may_claim_suspects: returns True unless a shard must rescue the tasks of lost runners first.
     """
 
     slots: SlotsMaker
     resources: Callable[[Events], RunnerResources]
     on_idle: Callable[[float], None]
+    may_claim_suspects: Callable[[], bool]

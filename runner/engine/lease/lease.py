@@ -105,6 +105,11 @@ class Lease:
         return elapsed() - self._renewed
 
     @property
+    def answers(self) -> bool:
+        """True if a renewal succeeded in the last two leases. The first one of a busy process may be late."""
+        return self.id != 0 and self.renewal_age < NEGLECT * self._seconds
+
+    @property
     def is_neglected(self) -> bool:
         """True if no renewal succeeded for two leases, and the database was not unavailable in them."""
         limit = elapsed() - NEGLECT * self._seconds
