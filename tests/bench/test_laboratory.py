@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,7 +121,7 @@ def test_the_costs_of_strategies_become_a_table_of_the_documentation() -> None:
     measurements = [Measurement(each, 80, part="hosts", repetition=number) for number, each in enumerate(figures, 1)]
     report = BenchReport("here", BenchPlan(parts=("drain", "hosts"), reps=3), {}, measurements)
     assert [*markdown(report)][1:] == ["|---|---:|---:|", "| hosts | 0.80 | 0.60 |"]
-    page = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text()
+    page = re.sub(r"\[([^]]+)\]\(\S+\)", r"\1", (Path(__file__).parents[2] / "docs" / "strategies.md").read_text())
     assert [strategy.words for strategy in STRATEGIES.values() if f"\n| {strategy.words} |" not in page] == []
 
 
