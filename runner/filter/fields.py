@@ -83,10 +83,9 @@ class Field(NamedTuple):
             InvalidInput: the text is not a value of this field.
         """
         match self.kind:
-            case FieldKind.WHOLE | FieldKind.ID_OR_NAME if self.kind is FieldKind.WHOLE or _WHOLE_NUMBER.fullmatch(
-                text
-            ):
-                return self._read_whole(text)
+            case FieldKind.WHOLE | FieldKind.ID_OR_NAME:
+                is_name = self.kind is FieldKind.ID_OR_NAME and not _WHOLE_NUMBER.fullmatch(text)
+                return text if is_name else self._read_whole(text)
             case FieldKind.STATE:
                 return _read_state(text.lower())
             case FieldKind.LENGTH:
