@@ -8,7 +8,7 @@ from uuid import UUID
 
 from runner import Chunk, Context, Dead, Retry, TaskHandle, handler, injected, results_async
 from runner.errors import RunnerError
-from runner.model.task import NewTask
+from runner.model.task import PreparedTask
 
 
 class Receipt(TypedDict):
@@ -59,7 +59,7 @@ def submitted(now: datetime, owner: UUID) -> None:
     assert_type(crunch.submit(rows=3, owner=owner), TaskHandle[int])
     assert_type(crunch.submit_many([{"rows": 1}, {"rows": 2}]), list[TaskHandle[int]])
     assert_type(crunch.options(priority=9, delay="10m").submit(3), TaskHandle[int])
-    assert_type(crunch.options(key="k").new(rows=3), NewTask)
+    assert_type(crunch.options(key="k").new(rows=3), PreparedTask[int])
     assert_type(crunch.submit_many(crunch.new(rows=n) for n in range(3)), list[TaskHandle[int]])
     assert_type(crunch(rows=3), int)
     number: int = crunch.submit(rows=3)
