@@ -14,6 +14,7 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,6 +44,12 @@ DISCONNECT = 3.0
 MOST_WAITS = 10_000
 """Maximum number of calls of the mailbox at the same time: each call has one that waits for messages."""
 
+QUIET = 0.02
+"""Seconds for which a handler runs before the runner hears of its start."""
+
+EARLY = 1_000
+"""Maximum number of messages for calls that have not begun to receive."""
+
 REASON = 200
 """Maximum number of characters of an error of Ray, which explains much."""
 
@@ -61,6 +68,7 @@ class Mailbox:
         self._received = asyncio.Condition()
         self._to_runner: list[tuple[int, bytes]] = []
         self._to_calls: dict[int, list[bytes]] = {}
+        self._early: deque[tuple[int, bytes]] = deque(maxlen=EARLY)
 
     async def put(self, number: int, data: bytes) -> None:
         """Keep a message of a call."""
@@ -76,15 +84,17 @@ class Mailbox:
             return taken
 
     async def send(self, number: int, data: bytes) -> None:
-        """Keep a message for a call that has begun."""
+        """Keep a message for a call."""
         async with self._received:
             if number in self._to_calls:
                 self._to_calls[number].append(data)
                 self._received.notify_all()
+            else:
+                self._early.append((number, data))
 
     async def begin(self, number: int) -> None:
         """Let a call receive messages."""
-        self._to_calls[number] = []
+        self._to_calls[number] = [data for other, data in self._early if other == number]
 
     async def receive(self, number: int) -> list[bytes]:
         """Return the messages for a call; waits for one. None arrives after the end of the call."""
@@ -153,13 +163,17 @@ class RayExecutor:
             raise ExecutorLost("it is closed")
         number = call.call.number
         started = self._calls[number] = RayCall(self, number, receive, end)
-        data = call.dumps()
+        data, requests = call.dumps(), self._requests
 
         def request(results: dict[int, Any]) -> None:
             results[number] = self._function.remote(self._mailbox, number, data)
-            results[number].future().add_done_callback(lambda done: self._end(number, done))
+            requests.put(expect)  # waits for an answer, which the requests before it need not
 
-        self._requests.put(request)
+        def expect(results: dict[int, Any]) -> None:
+            if (result := results.get(number)) is not None:
+                result.future().add_done_callback(lambda done: self._end(number, done))
+
+        requests.put(request)
         return started
 
     def send(self, number: int, data: bytes) -> None:
@@ -300,13 +314,24 @@ def _processors() -> int:
 
 
 def run_call(mailbox: Any, number: int, data: bytes) -> bytes:
-    """Execute a call in this worker, and return its end as a message."""
-    ray.get(mailbox.begin.remote(number))
-    threading.Thread(target=_deliver, args=(mailbox, number), daemon=True).start()
+    """Execute a call in this worker, and return its end as a message. A short one needs no other message."""
+    opening = threading.Lock()
+    is_open = False
+
+    def send(message: bytes) -> None:
+        nonlocal is_open
+        with opening:
+            if not is_open:
+                is_open = True
+                ray.get(mailbox.begin.remote(number))
+                threading.Thread(target=_deliver, args=(mailbox, number), daemon=True).start()
+        ray.get(mailbox.put.remote(number, message))
+
     try:
-        return call_site().run(data, lambda message: ray.get(mailbox.put.remote(number, message)))
+        return call_site().run(data, send, QUIET)
     finally:
-        mailbox.end.remote(number)
+        if is_open:
+            mailbox.end.remote(number)
 
 
 def _deliver(mailbox: Any, number: int) -> None:
