@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from textual.app import App
 from textual.events import Event, Key
 from textual.screen import ModalScreen
+from textual.widgets import Input
 
 from runner.text.sanitize import count_noun
 
@@ -195,6 +196,9 @@ class KeyBuffer(App[None]):
     Keys after the one that opens a dialog are meant for the dialog and must not act on the screen below. Textual
     inserts characters in the queue of the input, but runs the actions of other keys in the queue of the application,
     so that characters overtake backspace, arrows and enter. This application waits for each key of an input.
+
+    It also runs the keys of a list before the next key: Textual hands them to the list, where a key of the screen, such
+    as one that changes tasks, would overtake the arrows before it.
     """
 
     def __init__(self) -> None:
@@ -214,8 +218,19 @@ class KeyBuffer(App[None]):
             await field.press(event)
         elif isinstance(screen, RefusingScreen) and (why := screen.refusal(event.key)):
             self.ahead.refuse(why)
-        else:
+        elif event.is_forwarded or not await self._acts(event):
             await super().on_event(event)
+
+    async def _acts(self, event: Key) -> bool:
+        """Run the action of a key, if it has one; False if a widget handles keys itself."""
+        nodes = (self.focused or self.screen).ancestors_with_self
+        if any(isinstance(node, Input) or hasattr(node, "on_key") for node in nodes):
+            return False
+        if event.key == "escape":
+            self.screen.clear_selection()
+        if not await self._check_bindings(event.key, priority=True):
+            await self._check_bindings(event.key)
+        return True
 
     def show_refusal(self, why: str, ignored: int) -> None:
         """Show why a key was refused.

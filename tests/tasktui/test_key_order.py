@@ -10,6 +10,7 @@ from textual.widgets import Input
 from runner.db.database import Database
 from runner.queries.audit import audit
 from runner.queries.registries import pauses
+from tasktui.actions.action import Confirmation
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.dialogs.command_line import CommandScreen
 from tasktui.session.session import Job, Session
@@ -21,13 +22,22 @@ from tests.tasktui.test_actions import confirm
 
 pytestmark = ON_ONE_DATABASE
 LONG_BURST = 60.0
-NAMES = {" ": "space", ":": "colon", "/": "slash", "<": "backspace", "\n": "enter", "^": "ctrl+u", "~": "left"}
+NAMES = {
+    " ": "space",
+    ":": "colon",
+    "/": "slash",
+    "<": "backspace",
+    "\n": "enter",
+    "^": "ctrl+u",
+    "~": "left",
+    "%": "escape",
+}
 
 
 def burst(operator: Operator, text: str) -> None:
     """Type a text at once: no key waits until the console has handled the one before."""
     for character in text:
-        named = character in "<\n^~"
+        named = character in "<\n^~%"
         operator.console.post_message(Key(NAMES.get(character, character), None if named else character))
 
 
@@ -55,6 +65,23 @@ async def test_a_command_runs_before_the_next_key(ids: list[int], watch: Watch) 
         await operator.until(lambda: type(operator.screen).__name__ == "WhyScreen")
         assert operator.console.databases.opened.task.id == ids[0]
         assert not operator.notices
+
+
+async def test_an_action_takes_the_row_that_the_keys_before_it_chose(ids: list[int], watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        await operator.sees("order-1")
+        burst(operator, "jT")
+        await operator.until(lambda: isinstance(operator.screen, ConfirmScreen))
+        await operator.sees("order-1")
+        assert operator.screen._question.words(Confirmation()) == ["terminate", ids[1]]
+
+
+async def test_escape_acts_before_the_command_after_it(ids: list[int], watch: Watch) -> None:
+    async with watch("overview") as operator:
+        burst(operator, "%:tasks state:dead\n")
+        await operator.until(lambda: operator.console.databases.opened.tasks.filter_text == "state:dead")
+        await operator.pilot.pause()
+        assert operator.console.current_mode == "tasks"
 
 
 @pytest.mark.slow
