@@ -7,8 +7,9 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
-from contextlib import chdir
+from collections.abc import Callable, Sequence
+from contextlib import chdir, suppress
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -29,14 +30,20 @@ from textual.keys import _character_to_key
 from textual.widgets import Input
 
 from runner.db.database import Database
+from runner.errors import InvalidInput
+from runner.operations.edit import edit
+from runner.operations.edit_values import Changes
+from runner.operations.results import Actor
 from tasktui.actions.action import Confirmation
 from tasktui.app import Console
 from tasktui.dialogs.ask import ConfirmScreen
-from tasktui.dialogs.form import EditScreen
+from tasktui.dialogs.form import EditScreen, FormScreen
 from tasktui.screens import MODES
+from tasktui.shell.live import LiveScreen
 from tasktui.terminal import typed_ahead
 from tests.shop import fill
 from tests.tasktui.conftest import Operator, Watch
+from tests.tasktui.named_rows import Named, rows_named, rows_of
 
 STEPS = int(os.environ.get("RANDOM_STEPS", "400"))
 SEED = int(os.environ.get("RANDOM_SEED", "1"))
@@ -62,16 +69,41 @@ WORDS = (
 )
 SIZES = ((10, 3), (40, 10), (80, 24), (120, 40), (200, 60), (400, 60), (61, 15))
 
-HABITS = {
-    "tasks state:dead": ("R", " R", "  R", "*R", "vjjvR", "yp", "N"),
-    "tasks !state:succeeded": ("T", " T", "*T", "*D", "D", "E", "P", "w", "U"),
-    "failures": ("R", "T", "jR", "jD", "w"),
-    "overview": ("P", "M", "K", "C", "!R", "Q", "w"),
-    "runners": ("L", "S"),
-    "schedules": ("P", "N", "X", "E"),
-    "audit": ("Z", "B", "jZ"),
+CHANGES = {
+    "tasks state:dead": "RRRREEWNUTDZ",
+    "tasks state:retrying": "RRTTDDEEPH",
+    "tasks !state:succeeded": "TTDDEEURIPHMKCVNA",
+    "tasks state:blocked": "UUUTTEI",
+    "tasks state:running": "TTVVEPK",
+    "task 1000": "RTDUEWINVPHMKCAZ",
+    "failures": "RRRTTDDEPHK",
+    "overview": "PPPMMMKCHA",
+    "runners": "LLLSSS",
+    "schedules": "PPNNXEAZ",
+    "audit": "ZZZZBBBB",
 }
-"""The keys of changes, by the command that opens their screen; the operator confirms them."""
+"""The keys of changes, by the command that opens their screen."""
+
+SELECTIONS = ("", "", "space", "space down space", "v down down down v", "*", "home v pagedown v")
+"""Keys that select rows. Screens without marks ignore some of them, or give them another meaning."""
+
+MOVES = ("", "", "down", "down down down", "pagedown", "end", "tab", "tab down")
+"""Keys that move the cursor."""
+
+ANSWERS = {
+    "reason": ("random", "", 'it\'s "odd"'),
+    "limit": ("all", "all", "1", "3", "canary"),
+    "answer-concurrency": ("1", "7", "none"),
+    "answer-rate": ("10/s", "none", "none"),
+    "priority": ("2", "5", "9"),
+    "run_at": ("", "", "+15m", "now"),
+    "max_attempts": ("", "", "9"),
+    "schedule": ("random",),
+    "handler": ("mail.receipt",),
+    "rule": ("every 5m", "*/7 * * * *"),
+    "misfire": ("skip", "once"),
+}
+"""The texts of inputs, by their id; others keep theirs."""
 
 PAUSES = (0.0, 0.0, 0.02, 0.1)
 """Seconds between two bursts: a query has ended before the next key, or has not."""
@@ -81,12 +113,14 @@ Step = tuple[str, Any]
 
 def step_of(chance: random.Random) -> Step:
     """The next step; after a pause, the console has handled the steps before it."""
-    kinds = {"key": 66, "pause": 15, "habit": 4, "word": 4, "click": 4, "drag": 1, "scroll": 3, "resize": 2, "fault": 1}
+    kinds = {"key": 60, "pause": 14, "change": 12, "word": 4, "click": 4, "drag": 1, "scroll": 2, "resize": 2}
+    kinds["fault"] = 1
     (kind,) = chance.choices(list(kinds), list(kinds.values()))
     match kind:
-        case "habit":
-            opening = chance.choice(list(HABITS))
-            return kind, (opening, chance.choice(HABITS[opening]))
+        case "change":
+            opening = chance.choice(list(CHANGES))
+            keys = (*chance.choice(MOVES).split(), *chance.choice(SELECTIONS).split(), chance.choice(CHANGES[opening]))
+            return kind, (opening, keys, chance.random())
         case "key" | "word" | "resize" | "pause":
             values = {"key": KEYS, "word": WORDS, "resize": SIZES, "pause": PAUSES}
             return kind, chance.choice(values[kind])
@@ -113,19 +147,15 @@ def send(console: Console, event: InputEvent) -> None:
         console._driver.process_message(event)
 
 
-async def do(operator: Operator, database: Database, step: Step) -> None:
+async def do(operator: Operator, database: Database, step: Step, checked: Counter[str]) -> None:
     """Do a step."""
     console, (kind, value) = operator.console, step
     match kind:
         case "key":
             press(console, value)
-        case "habit":
-            await settle(operator, 0.0)
-            press(console, "escape", "escape", "escape", ":", *value[0], "enter")
-            await settle(operator, LOCKED)
-            press(console, *value[1])
-            await settle(operator, LOCKED)
-            await confirm(operator)
+        case "change":
+            opening, keys, seed = value
+            await change(operator, database, opening, keys, seed, checked)
         case "word":
             press(console, "escape", "escape", ":", *value, "enter")
         case "resize":
@@ -143,16 +173,115 @@ async def do(operator: Operator, database: Database, step: Step) -> None:
         await settle(operator, value if kind == "pause" else 0.0)
 
 
-async def confirm(operator: Operator) -> None:
-    """Confirm a change with its word, once a dialog asks for one."""
-    for _ in range(20):
-        screen = operator.screen if operator.console.screen_stack else None
-        if isinstance(screen, ConfirmScreen) and screen.query("#word"):
-            screen.query_one("#word", Input).value = screen._required.word
-            screen.query_one("#reason", Input).value = "random"
-            screen.action_submit()
-            return
-        await asyncio.sleep(LOCKED / 4)
+async def change(
+    operator: Operator, database: Database, opening: str, keys: Sequence[str], seed: float, checked: Counter[str]
+) -> None:
+    """Open a screen, select rows, confirm a change, and check that the named rows have changed and no others."""
+    console, chance = operator.console, random.Random(seed)
+    await idle(operator)
+    for command in ("at now", opening):
+        press(console, *["escape"] * 5, ":", *command, "enter")
+        await settle(operator, LOCKED)
+    await until(lambda: is_read(operator, opening.partition(" ")[0]))
+    press(console, *keys[:-1])
+    await settle(operator, LOCKED)
+    console.notices = []
+    press(console, keys[-1])
+    while await until(lambda: asks(operator) or console.notices) and asks(operator):
+        await answer(operator, database, chance, checked)
+        if asks(operator):  # It refuses the answers, or shows a conflict.
+            press(console, "escape")
+        await settle(operator, 0.0)
+
+
+async def answer(operator: Operator, database: Database, chance: random.Random, checked: Counter[str]) -> None:
+    """Fill in a dialog and confirm it; sometimes another operator changes one of the tasks before."""
+    screen, console = operator.screen, operator.console
+    for field in screen.query(Input):
+        if field.id in ANSWERS and not field.disabled:
+            field.value = chance.choice(ANSWERS[field.id])
+    if isinstance(screen, ConfirmScreen):
+        field = screen.query_one("#word", Input)
+        field.value = screen._required.word
+    await operator.pilot._wait_for_screen()
+    if operator.screen is not screen:  # A key typed ahead has closed it.
+        return
+    if isinstance(screen, FormScreen):
+        screen.action_submit()
+        await until(lambda: operator.screen is not screen)
+        return
+    try:
+        confirmation, words = confirmed(screen)
+    except InvalidInput:
+        return
+    rows = await rows_of(database)
+    named = await rows_named(database, words, confirmation.limit, rows)
+    if chance.random() < 0.2 and await meddle(database, named, chance):
+        checked["meddled"] += 1
+        named = replace(named, partial=True, before=await rows_of(database))
+    console.notices = []
+    screen.action_save() if isinstance(screen, EditScreen) else screen.action_submit()
+    await until(lambda: console.notices or console.databases.front.work)
+    await until(lambda: console.databases.front.work is None, LOCKED if confirmation.canary else 30.0)
+    named = replace(named, partial=named.partial or confirmation.canary)
+    await idle(operator)
+    number = named.check(await rows_of(database))
+    if number:
+        checked[" ".join(str(word) for word in words[:2] if isinstance(word, str) and word != "random")] += 1
+        checked["rows"] += number
+
+
+def is_read(operator: Operator, mode: str) -> bool:
+    """True if a screen is in front and shows data."""
+    console = operator.console
+    if not console.screen_stack or console.current_mode != mode or not isinstance(console.screen, LiveScreen):
+        return False
+    return console.screen.feed.read_at is not None and not console.screen.feed.looking
+
+
+def asks(operator: Operator) -> bool:
+    """True if a dialog of a change is in front."""
+    console = operator.console
+    if not console.screen_stack or not isinstance(console.screen, ConfirmScreen | EditScreen | FormScreen):
+        return False
+    last = "#word" if isinstance(console.screen, ConfirmScreen) else "#preview"
+    return bool(console.screen.query(last))  # The dialog is complete.
+
+
+def confirmed(screen: ConfirmScreen | EditScreen) -> tuple[Confirmation, Sequence[object]]:
+    """The answers of a dialog, and the words of the equivalent command."""
+    if isinstance(screen, EditScreen):
+        return Confirmation(), ["edit", screen._detail.task.id]
+    confirmation = screen._confirmation(screen._values())
+    return confirmation, screen._question.words(confirmation)
+
+
+async def meddle(database: Database, named: Named, chance: random.Random) -> bool:
+    """Edit a named task as another operator; False if none of them is live."""
+    ids = sorted(id for kind, id in named.keys if kind == "task")
+    if not ids:
+        return False
+    values = Changes(timeout=chance.randrange(1, 1_000_000))
+    result = await database.write(edit, chance.choice(ids), None, values, Actor("another", "host"))
+    return bool(result.changed)
+
+
+async def idle(operator: Operator) -> None:
+    """Stop the bulk change of the console, and wait until no change is in progress."""
+    console = operator.console
+    if console.databases.front.work is not None:
+        console.databases.front.work.stop()
+    workers = console.workers
+    assert await until(lambda: all(work.is_finished for work in workers if work.group in ("act", "save")), 30.0)
+
+
+async def until(condition: Callable[[], object], seconds: float = 3.0) -> bool:
+    """Wait for a condition; False if it does not hold after some seconds."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await asyncio.sleep(0.02)
+    return bool(condition())
 
 
 async def settle(operator: Operator, seconds: float) -> None:
@@ -167,7 +296,7 @@ async def fail(database: Database) -> None:
     """End all connections of the console, as a server that restarts does; lock a file, as a long write does."""
     async with database.writing() as tx:
         if database.dialect.name == "postgresql":
-            others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            others = "FROM pg_stat_activity WHERE application_name = 'tasktui' AND datname = current_database()"
             await tx.execute(sa.text(f"SELECT pg_terminate_backend(pid) {others}"))
         else:
             await tx.execute(sa.update(tx.tables.queue).values(name=tx.tables.queue.c.name))
@@ -215,6 +344,7 @@ async def test_random_steps_neither_crash_nor_write_without_a_confirmation(
 ) -> None:
     await fill(database)
     before, chance, done, changes = await operations(database), random.Random(SEED), list[Step](), 0
+    checked = Counter[str]()
     with chdir(tmp_path):
         while len(done) < STEPS:
             mode = chance.choice(list(MODES))
@@ -224,7 +354,7 @@ async def test_random_steps_neither_crash_nor_write_without_a_confirmation(
                     console = operator.console
                     for _ in range(min(EVERY, STEPS)):
                         done.append(step_of(chance))
-                        await do(operator, database, done[-1])
+                        await do(operator, database, done[-1], checked)
                         if not console.is_running or console._exception is not None:
                             break
                     await settle(operator, 0.0)
@@ -236,5 +366,5 @@ async def test_random_steps_neither_crash_nor_write_without_a_confirmation(
                 error.add_note(f"seed {SEED}, step {len(done)}, the last ones from {mode}: {done[-EVERY:]}")
                 raise
             changes = await operations(database) - before
-            assert changes <= (confirmations.total() if writable else 0), done[-EVERY:]
-    print(f"{len(done)} steps, {confirmations.total()} confirmations, {changes} operations")
+            assert changes <= (confirmations.total() + checked["meddled"] if writable else 0), done[-EVERY:]
+    print(f"{len(done)} steps, {confirmations.total()} confirmations, {changes} operations, {dict(checked)}")
