@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from textual.app import App
 from textual.events import Event, Key
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Input
 
 from runner.text.sanitize import count_noun
@@ -190,6 +191,11 @@ class TypedAhead:
             self._app.post_message(Key(key.key, key.character))
 
 
+def _takes_keys(target: Widget) -> bool:
+    """True if a widget, or one around it, handles keys itself."""
+    return any(isinstance(node, Input) or hasattr(node, "on_key") for node in target.ancestors_with_self)
+
+
 class KeyBuffer(App[None]):
     """An application that handles keys in the order in which they were typed.
 
@@ -218,19 +224,13 @@ class KeyBuffer(App[None]):
             await field.press(event)
         elif isinstance(screen, RefusingScreen) and (why := screen.refusal(event.key)):
             self.ahead.refuse(why)
-        elif event.is_forwarded or not await self._acts(event):
+        elif event.is_forwarded or _takes_keys(self.focused or self.screen):
             await super().on_event(event)
-
-    async def _acts(self, event: Key) -> bool:
-        """Run the action of a key, if it has one; False if a widget handles keys itself."""
-        nodes = (self.focused or self.screen).ancestors_with_self
-        if any(isinstance(node, Input) or hasattr(node, "on_key") for node in nodes):
-            return False
-        if event.key == "escape":
-            self.screen.clear_selection()
-        if not await self._check_bindings(event.key, priority=True):
-            await self._check_bindings(event.key)
-        return True
+        else:
+            if event.key == "escape":
+                self.screen.clear_selection()
+            if not await self._check_bindings(event.key, priority=True):
+                await self._check_bindings(event.key)
 
     def show_refusal(self, why: str, ignored: int) -> None:
         """Show why a key was refused.
