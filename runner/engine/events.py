@@ -81,7 +81,7 @@ class InterruptIgnored:
 
 @dataclass(frozen=True, slots=True)
 class LimitReached:
-    """A limit of the system keeps a number of outcomes from being written."""
+    """A limit of the system keeps the runner from its database, while a number of outcomes wait to be written."""
 
     error: "ResourceLimitReached"
     outcomes: int

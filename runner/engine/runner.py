@@ -45,7 +45,7 @@ from runner.engine.settling.watched_tasks import WatchedTasks
 from runner.engine.slots import InFlight
 from runner.engine.stuck_rows import StuckRows
 from runner.engine.worker import Worker
-from runner.errors import DatabaseRefused, DatabaseUnavailable, LockNotReleased, StoreError
+from runner.errors import DatabaseRefused, DatabaseUnavailable, LockNotReleased, ResourceLimitReached, StoreError
 from runner.handlers.registry import Handler, process_slots
 from runner.log_faults import contain_log_handlers
 from runner.model.alert import DELIVERIES
@@ -246,7 +246,7 @@ class Engine:
             await self.database.dispose()
 
     def _bear_limit(self, event: LimitReached) -> None:
-        """End after one lease in which no outcome could be written: other runners do the work."""
+        """End after one lease without the database and with no task that runs: other runners do the work."""
         (first, last), now = self._limited, time.monotonic()
         self._limited = (first if now - last <= LIMIT_GAP else now, now)
         lasts = now - self._limited[0] >= self.settings.lease_timeout.total_seconds()
@@ -438,7 +438,10 @@ class Engine:
         self.reconciler.begin()
         executor = self.worker.executor
         abandoned = executor.stuck, executor.replaced
-        await self.lease.renew(len(self.worker.in_flight), self._handle_reply, abandoned, self.worker.meter.read())
+        in_flight, usage = len(self.worker.in_flight), self.worker.meter.read()
+        error = await self.lease.renew(in_flight, self._handle_reply, abandoned, usage)
+        if isinstance(error, ResourceLimitReached):
+            self.worker.reach_limit(error, len(self.worker.buffer))
 
     def _handle_reply(self, reply: HeartbeatReply) -> None:
         if not reply.alive:

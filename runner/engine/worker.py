@@ -144,7 +144,7 @@ class Worker:
         self._starts = Starts(database, lease, in_flight.started, stuck)
         watch = SubmitWatch() if settings.retention_succeeded == timedelta() else None
         self.buffer = SettleBuffer(database, settings.settle_batch_size, linger, self._settled, stuck, watch)
-        self.buffer.on_limit = self._reach_limit
+        self.buffer.on_limit = self.reach_limit
         for slots in in_flight.pools:
             slots.on_chunk = self.start_soon
             # The deadlines of its tasks count from their claim, and others rescue them one lease after that.
@@ -153,8 +153,12 @@ class Worker:
         events.subscribe(TaskClaimedTwice, self._snooze_duplicate)
         events.subscribe(BreakerReviewed, self._hand_back_of_open)
 
-    def _reach_limit(self, error: ResourceLimitReached, outcomes: int) -> None:
-        """Free threads for the database."""
+    def reach_limit(self, error: ResourceLimitReached, outcomes: int) -> None:
+        """Free threads for the database.
+
+        Args:
+            outcomes: number of outcomes that wait to be written.
+        """
         self.executor.end_idle()
         self._events.publish(LimitReached(error, outcomes))
 

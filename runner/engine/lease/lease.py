@@ -187,13 +187,16 @@ class Lease:
         on_reply: Callable[[HeartbeatReply], None],
         abandoned: tuple[int, int] = (0, 0),
         usage: Usage = UNKNOWN_USAGE,
-    ) -> None:
+    ) -> StoreError | None:
         """Send a heartbeat.
 
         Args:
             running: number of tasks in flight.
             on_reply: called with the reply.
             abandoned: number of abandoned threads, and of replaced ones.
+
+        Returns:
+            The error of a heartbeat that failed; None for one that was answered.
 
         Raises:
             DatabaseUnusable: all heartbeats of one lease failed; the SQLite file is read-only, damaged or unreachable.
@@ -211,10 +214,10 @@ class Lease:
             # After a stop of the process the lease has expired before the first error, which may pass.
             if not self.is_valid and elapsed() - self._failing_since >= self._seconds * MARGIN:
                 raise_if_final(error)
-            return
+            return error
         self._failing_since = None
         if self.id != own:
-            return  # deregistered while the statement ran
+            return None  # deregistered while the statement ran
         if reply.alive:
             if reply.late or not self.is_valid:
                 self.distrust()
@@ -222,6 +225,7 @@ class Lease:
         else:
             self.declared_lost = True
         on_reply(reply)
+        return None
 
     def note_renewal(self, own: int, started: float, alive: bool, late: bool) -> None:
         """Record a renewal from another thread. The next heartbeat cancels the tasks if the runner was declared lost.
