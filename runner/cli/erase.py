@@ -55,6 +55,7 @@ async def _erase_archived(folder: Path, targets: list[int] | Filter, options: Ch
 
     by = local_actor(options.reason)
     async with open_database(settings) as database:
+        Archive(folder)  # otherwise a wrong name would make an archive without tasks
         with Archive.writing(folder, await database.read(database_id)) as archive:
             matches: dict[ArchiveFile, set[int]] = {}
             for file in archive.manifest.files:

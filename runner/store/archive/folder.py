@@ -117,9 +117,14 @@ class Archive:
                 raise ArchiveFailed(path=path, why=f"it has format {content['format']!r}; this release reads {FORMAT}")
             files = [ArchiveFile(**each) for each in content["files"]]
             return Manifest(str(content["database"]), files, int(content["next"]))
+        except FileNotFoundError:
+            why = f"it has no {MANIFEST}; name a folder that runner prune --archive has filled"
+            raise ArchiveFailed(path=self.folder, why=why) from None
         except OSError as error:
             raise ArchiveFailed(path=path, why=_fact(error)) from None
-        except (ValueError, TypeError, KeyError) as error:
+        except KeyError as error:
+            raise ArchiveFailed(path=path, why=f"it has no {error}, so another program wrote it") from None
+        except (ValueError, TypeError) as error:
             raise ArchiveFailed(path=path, why=f"it is not a manifest: {error}") from None
 
     def _store(self) -> None:
