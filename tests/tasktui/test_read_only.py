@@ -139,6 +139,8 @@ DOES: dict[str, Callable[[Any, Any], Awaitable[object]]] = {
 }
 READS = (
     "preview",
+    "previews",
+    "_previews",
     "with_obstacles",
     "changes_since",
     "_skipped_now",
