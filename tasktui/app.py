@@ -376,9 +376,10 @@ class Console(KeyBuffer):
         note = f"\n{count_noun(ignored, 'key')} typed after it ignored; pause before the next key" if ignored else ""
         self.show_notice(f"{why}{note}", tone=Tone.ERROR)
 
-    def show_waiting(self, text: str) -> None:
-        """Show that the dialog of an action waits for the database, or that escape cancelled it before it opened."""
-        self.show_notice(text, tone=Tone.PARTIAL)
+    def clear_selection(self) -> None:
+        """Clear the selection of the screen; an input of the first screen asks for it before that one is open."""
+        if self.screen_stack:
+            super().clear_selection()
 
     def _handle_exception(self, error: Exception) -> None:
         """Ignore a message that needs a screen or its widgets after the quit; another error ends the console.
