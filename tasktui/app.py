@@ -323,10 +323,7 @@ class Console(KeyBuffer):
     def write_incident(self, times: Sequence[str]) -> None:
         """Write the report of a period to a file, and show its name."""
         if isinstance(self.screen, LiveScreen):
-            self.screen.actions.run(self._write_incident(times, self.screen))
-
-    async def _write_incident(self, times: Sequence[str], screen: LiveScreen) -> None:
-        screen.post_message(Notice(f"Wrote {await write_incident(screen.session, times)}"))
+            self.screen.actions.run(_write_incident(self.screen, times))
 
     def open_tasks(self, filter_text: str | None = None, sort: Sort | None = None) -> None:
         """Open the task list.
@@ -376,6 +373,10 @@ class Console(KeyBuffer):
         note = f"\n{count_noun(ignored, 'key')} typed after it ignored; pause before the next key" if ignored else ""
         self.show_notice(f"{why}{note}", tone=Tone.ERROR)
 
+    def show_waiting(self, text: str) -> None:
+        """Show that the dialog of an action waits for the database, or that escape cancelled it before it opened."""
+        self.show_notice(text, tone=Tone.PARTIAL)
+
     def clear_selection(self) -> None:
         """Clear the selection of the screen; an input of the first screen asks for it before that one is open."""
         if self.screen_stack:
@@ -395,6 +396,10 @@ class Console(KeyBuffer):
         message = Text(crash_text(sys.exc_info()[1] or self._exception))
         self._exit_renderables.append(Segments(self.console.render(message, self.console.options)))
         self._close_messages_no_wait()
+
+
+async def _write_incident(screen: LiveScreen, times: Sequence[str]) -> None:
+    screen.post_message(Notice(f"Wrote {await write_incident(screen.session, times)}"))
 
 
 def _open_alert(console: Console, choice: "AttentionChoice | None") -> None:

@@ -12,7 +12,6 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from runner.text.sanitize import count_noun
-from tasktui.messages import Tone
 
 QUITTING = ("ctrl+c", "ctrl+q")
 
@@ -132,8 +131,7 @@ class TypedAhead:
     def _report(self, dialog: PendingDialog) -> None:
         """Show that the keys wait for a dialog, as long as they do."""
         if dialog in self._pending:
-            waiting = f"{dialog.label} waits for the database, and keys for its dialog; escape cancels"
-            self._app.show_notice(waiting, tone=Tone.PARTIAL)
+            self._app.show_waiting(f"{dialog.label} waits for the database, and keys for its dialog; escape cancels")
             self._app.set_timer(REPORT_EVERY, lambda: self._report(dialog))
 
     def settle(self, dialog: "PendingDialog") -> None:
@@ -153,7 +151,7 @@ class TypedAhead:
             self.release()
         labels = ", ".join(dict.fromkeys(dialog.label for dialog in pending))
         note = f"; {count_noun(ahead, 'key')} typed after it ignored" if ahead else ""
-        self._app.show_notice(f"{labels} cancelled before its dialog opened{note}", tone=Tone.PARTIAL)
+        self._app.show_waiting(f"{labels} cancelled before its dialog opened{note}")
 
     def release(self) -> None:
         """Replay the keys to the screen in front, once it is drawn."""
@@ -243,8 +241,8 @@ class KeyBuffer(App[None]):
         """
         raise NotImplementedError
 
-    def show_notice(self, text: str, *, tone: Tone = Tone.DONE) -> None:
-        """Show a notice.
+    def show_waiting(self, text: str) -> None:
+        """Show that the dialog of an action waits for the database, or that escape cancelled it before it opened.
 
         Args:
             text: the notice, not sanitized.
