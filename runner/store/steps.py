@@ -47,7 +47,7 @@ def _load(tables: Tables, driver: sa.Dialect) -> Prepared:
     left, child = seconds_until(step.due_at), tables.dependency.c
     called = (child.task_id == step.task_id) & (child.step == step.name)
     statement = sa.select(*columns, left, step.done_at.is_not(None), sa.cast(step.result, sa.Text), child.parent_id)
-    statement = statement.add_columns(-seconds_until(step.at))
+    statement = statement.add_columns((-seconds_until(step.at)).label("age"))
     statement = statement.select_from(tables.step.outerjoin(tables.dependency, called))
     return Prepared(statement.where(step.task_id == sa.bindparam("task_id", type_=sa.BigInteger)), driver)
 
