@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from rich.segment import Segments
 from rich.text import Text
@@ -39,6 +39,7 @@ from tasktui.render.theme import THEMES, Ascii, suitable
 from tasktui.screens import MODES as SCREENS
 from tasktui.screens import preload
 from tasktui.session.databases import LIST, TASK, Databases, mode_name
+from tasktui.session.opened import TargetScreen
 from tasktui.session.session import Session
 from tasktui.session.shards import ShardsSession
 from tasktui.shell.actions import Actions
@@ -51,9 +52,6 @@ from tasktui.terminal.typed_ahead import KeyBuffer
 if TYPE_CHECKING:
     from tasktui.dialogs.attention import AttentionChoice
     from tasktui.terminal.recording import Recorder
-
-TargetScreen: TypeAlias = Literal["runners", "audit", "failures", "schedules", "workflows"]
-"""The screens that open at a target."""
 
 PRELOAD_DELAY = 0.2
 """Seconds between the first data and loading further modules, so that the first screen is drawn before."""
@@ -349,7 +347,7 @@ class Console(KeyBuffer):
         task.id, task.ids = id, task.ids if ids is None else ids
         self.switch_mode("task")
 
-    def open_at(self, mode: "TargetScreen", target: str) -> None:
+    def open_at(self, mode: TargetScreen, target: str) -> None:
         """Open a screen with the cursor on its target; see `OpenedTarget`."""
         getattr(self.databases.opened, mode).target = target
         self.switch_mode(mode)

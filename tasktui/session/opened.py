@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from runner.filter.sort import NEWEST, Sort
 
 QUIET_TEXT = "-state:succeeded"
 """The filter of a list that no command and no other screen has opened."""
+
+TargetScreen: TypeAlias = Literal["runners", "audit", "failures", "schedules", "workflows"]
+"""The screens that open at a target."""
 
 
 @dataclass(slots=True)
