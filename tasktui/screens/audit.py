@@ -137,7 +137,7 @@ class AuditScreen(LiveScreen):
 
     def show(self, snapshot: Any) -> None:
         """Show the operations."""
-        self._operations = snapshot
+        before, self._operations = self._operation(), snapshot
         rows = {operation.entry.id: operation for operation in snapshot.rows}
         undone = {operation.entry.undo_of for operation in snapshot.rows}
         self._table.show(
@@ -145,6 +145,11 @@ class AuditScreen(LiveScreen):
         )
         number: list[Part] = [(f"the latest {MOST}" if len(rows) == MOST else f"{len(rows)}, latest first", "muted")]
         self.query_one("#title", Canvas).draw([rule([heading("OPERATIONS")], self.size.width, number)])
+        if before is not None and before.entry.id not in rows and (group := before.entry.change_group) is not None:
+            # The row of a change group has the id of its latest change, and the group may still grow.
+            grown = (row.entry.id for row in snapshot.rows if is_group(row) and row.entry.change_group == group)
+            if (id := next(grown, None)) is not None:
+                self._table.move_to(id)
         self._move_to_target(snapshot)
         self._show_group()
         self._show_entry()

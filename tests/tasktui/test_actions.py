@@ -321,6 +321,21 @@ async def test_a_change_group_is_undone_as_a_whole(database: Database, watch: Wa
     assert [(await stored(database, id)).state for id in ids] == ["waiting"] * 3
 
 
+@ON_ONE_DATABASE
+async def test_a_change_group_stays_selected_while_it_grows(database: Database, watch: Watch) -> None:
+    ids = [await add_live(database, run_at=ahead(600)) for _ in range(5)]
+    await database.write(delay, [Target(ids[0])], 60.0, ANA)
+    by = with_change_group(ANA)
+    await database.write(terminate, [Target(id) for id in ids[1:3]], by)
+    async with watch("audit") as operator:
+        await operator.until(lambda: re.search(r"▌.* 2 tasks ", operator.text))
+        await database.write(terminate, [Target(id) for id in ids[3:]], by)
+        await operator.press("r")
+        await operator.until(lambda: re.search(r"▌.* 4 tasks ", operator.text))
+        await operator.press("Z")
+        await operator.sees("4 to undo")
+
+
 @pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_audit_selects_the_change_that_its_notice_offers_to_undo(database: Database, watch: Watch) -> None:
