@@ -122,8 +122,10 @@ async def carry_out(session: Session, plan: ActionPlan, confirmation: Confirmati
     options = BulkOptions(CHUNK, limit=limit, on_progress=work.update, stop=lambda: work.stopping)
     if plan.task_filter is not None and confirmation.canary:
         canary = await apply_canary(session, change, plan.task_filter, options, partial(_waits, work))
-        undo = await _undoable(session, str(by.change_group)) if canary.failure else ""
-        work.note = f"Canary {line(canary.failure)}. {undo}" if canary.failure else ""
+        if canary.failure:
+            work.note = f"Canary {line(canary.failure)}. {await _undoable(session, str(by.change_group))}"
+        else:
+            work.note, work.undo = "", f"{work.undo} what has not started"
         return canary.result
     if plan.task_filter is not None:
         return await to_all(session, change, plan.task_filter, options)

@@ -295,6 +295,21 @@ async def test_a_canary_is_the_default_for_a_cause_that_failed_in_the_last_ten_m
         assert "ctrl+t" not in operator.text
 
 
+@ON_ONE_DATABASE
+async def test_a_canary_that_succeeds_offers_the_undo_of_what_has_not_started(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(canary, "PAUSE", 0.01)
+    monkeypatch.setattr(canary, "STAGES", (1, 3))
+    await dead(database, 5)
+    async with watch("failures") as operator, ending(database, lambda _: None):
+        await operator.sees("ValueError")
+        await operator.press("R")
+        await operator.sees("✓ in stages")
+        await confirm(operator)
+        await operator.sees_notice("Retry: 5 changed; 8 Z undoes what has not started")
+
+
 @pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_canary_stops_at_the_same_failure_and_the_audit_shows_its_fate(
