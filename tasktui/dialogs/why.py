@@ -117,6 +117,8 @@ class WhyManyScreen(WhyScreen):
         self._filter = task_filter
         self._dead = Count()
         self._dead_filter = Filter((*task_filter.terms, Term("state", Operator.EQ, str(State.DEAD))))
+        self._dead_view = RelatedView("tasks", str(self._dead_filter))
+        self._dead_key = RemedyKey("retry", "retry dead tasks", Targets(task_filter=lambda: self._dead_filter))
 
     async def read(self) -> object:
         """Read the causes, and count the dead tasks, which wait for nothing."""
@@ -129,26 +131,36 @@ class WhyManyScreen(WhyScreen):
         if self._dead.number:
             are, them = ("is", "it") if self._dead == Count(1) else ("are", "them")
             yield content("")
-            text = f"{self._dead.of('task')} {are} dead and will not run again"
-            yield content((text, "bold strong"), ("; ", "muted"), ("R", "bold accent"), (f" retries {them}", "muted"))
+            mark = "▸ " if self._view is self._dead_view else "  "
+            text = f"{mark}{self._dead.of('task')} {are} dead and will not run again; "
+            yield content((text, "bold strong"), *_key_parts(self._acting([self._dead_key], f"retries {them}")))
 
     def chosen_keys(self) -> Sequence[RemedyKey]:
         """Return the remedies of the selected cause."""
-        group = next((each for each in self._answer.causes if each.view is self._view), None) if self._answer else None
-        return self._keys_of(group.command) if group is not None else ()
+        return [key for view, keys in self._remedies() if view is self._view for key in keys]
 
     def keys(self) -> Sequence[RemedyKey]:
-        """Return the remedies that have keys; one on dead tasks comes first."""
-        if self._answer is None:
-            return ()
-        dead = RemedyKey("retry", "retry dead tasks", Targets(task_filter=lambda: self._dead_filter))
-        groups = [key for group in self._answer.causes for key in self._keys_of(group.command)]
-        return (*[dead] * bool(self._dead.number), *groups)
+        """Return the remedies that have keys, in the order of their causes; those of dead tasks are last."""
+        return [key for _, keys in self._remedies() for key in keys]
+
+    def _remedies(self) -> Iterator[tuple[RelatedView, Sequence[RemedyKey]]]:
+        for group in self._answer.causes if self._answer is not None else ():
+            yield group.view, remedy_keys(group.command, parse=self._parse)
+        if self._dead.number:
+            yield self._dead_view, [self._dead_key]
+
+    @property
+    def _views(self) -> list[RelatedView]:
+        return [*super()._views, *[self._dead_view] * bool(self._dead.number)]
 
     def _keys_of(self, command: str) -> Sequence[RemedyKey]:
-        """The keys of a remedy; none if the line of the dead tasks has one of its letters."""
-        keys = remedy_keys(command, parse=self._parse)
-        return () if self._dead.number and any(key.action == "retry" for key in keys) else keys
+        return self._acting(remedy_keys(command, parse=self._parse))
+
+    def _acting(self, keys: Sequence[RemedyKey], words: str = "") -> Sequence[RemedyKey]:
+        """Name the condition of keys that act on another cause now."""
+        acts = {key.key: key[:2] for key in (*self.keys()[::-1], *self.chosen_keys())}
+        others = [" when selected" * (acts[each.key] != each[:2]) for each in keys]
+        return [each._replace(words=(words or each.words) + other) for each, other in zip(keys, others, strict=True)]
 
     def _parse(self, text: str) -> Filter:
         return parse_filter(text, self.session.now(), self.session.zone)
@@ -203,7 +215,11 @@ def _remedy(advice: str, keys: Sequence[RemedyKey]) -> list[tuple[str, str]]:
     """A remedy as the keys that open its dialog, or as a command or a sentence if it has none."""
     if not keys:
         return [(f"→ {line(advice)}", "muted")]
-    parts: list[tuple[str, str]] = [("→ ", "muted")]
+    return [("→ ", "muted"), *_key_parts(keys)]
+
+
+def _key_parts(keys: Sequence[RemedyKey]) -> list[tuple[str, str]]:
+    parts: list[tuple[str, str]] = []
     for number, each in enumerate(keys):
         then = ", then " if number else ""
         parts += [(then, "muted"), (each.key, "bold accent"), (f" {line(each.words)}", "text")]

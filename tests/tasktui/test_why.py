@@ -311,4 +311,8 @@ async def test_w_counts_the_dead_tasks_of_a_filter(database: Database, watch: Wa
         await operator.sees_notice("Marked 4 tasks")
         await operator.press("w")
         await operator.sees("2 tasks are not running because", "2 tasks are dead and will not run again")
-        await operator.sees("→ runner retry")  # R has another meaning here
+        await operator.sees("→ R retry id:91,90,2,1 state:scheduled  ", "R retries them when selected")
+        await operator.press("down", "down")
+        await operator.sees("▸ 2 tasks are dead", "state:scheduled when selected")
+        await operator.press("R")
+        await operator.sees("Retry 2 ", "✗ 2 dead")
