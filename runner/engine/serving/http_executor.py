@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from math import inf
 from typing import Any
@@ -20,6 +19,7 @@ from runner.engine.external.call import CallLimits, ExternalCall
 from runner.engine.external.call_site import call_site
 from runner.engine.forced_end import exit_now
 from runner.engine.processes.messages import ProcessCall, read_message
+from runner.engine.serving.http_threads import HttpThreads
 from runner.engine.serving.server_client import ServerClient, ServerRefused
 from runner.handlers.registry import REGISTRY, Handler
 from runner.model.duration import parse_duration
@@ -46,6 +46,9 @@ LONGEST_PAUSE = 15.0
 SAME_SIGNAL = 0.2
 """Seconds in which a repeated signal is the first one: `timeout` sends it to the process and to its group."""
 
+LONGEST_WAIT = 2.0
+"""Seconds that a task waits for a thread before other executors can take it."""
+
 LEVELS = 50
 """The highest level of a log line."""
 
@@ -64,7 +67,7 @@ class HttpExecutor:
     """
 
     def __init__(self, settings: Settings, handlers: Mapping[str, Handler], client: ServerClient) -> None:
-        self._handlers, self._client, self._slots = handlers, client, settings.threads
+        self._handlers, self._client = handlers, client
         self._limits, self._interruptions = CallLimits.of(settings), settings.max_interruptions
         self._drain = settings.drain_timeout.total_seconds()
         self.name = f"{re.sub('[^A-Za-z0-9_.-]', '-', socket.gethostname())[:60]}-{secrets.token_hex(6)}"
@@ -74,6 +77,7 @@ class HttpExecutor:
         self._asked: set[int] = set()
         """The numbers of the calls that the server has asked to end."""
         self._changed = threading.Condition()
+        self._threads = HttpThreads(settings.threads, self._notify)
         self._endings: queue.SimpleQueue[Ending | tuple[str, Ending] | None] = queue.SimpleQueue()
         """The outcomes, and the notes of handlers with the path of their request."""
         self._stop, self._done = threading.Event(), threading.Event()
@@ -91,12 +95,11 @@ class HttpExecutor:
         """
         settling = threading.Thread(target=self._settle_all, name="runner-settle", daemon=True)
         beating = threading.Thread(target=self._beat_all, name="runner-heartbeat", daemon=True)
-        pool = ThreadPoolExecutor(self._slots, thread_name_prefix="runner-task")
         settling.start()
         beating.start()
         with Signals() as signals:
             pulling = threading.Thread(
-                target=self._pull_until_end, args=(pool, until_idle, signals), name="runner-pull", daemon=True
+                target=self._pull_until_end, args=(until_idle, signals), name="runner-pull", daemon=True
             )
             pulling.start()
             signals.wait()
@@ -114,24 +117,24 @@ class HttpExecutor:
         if not clean or settling.is_alive():
             log.error("ending although %s did not end", count_noun(len(self._running), "task"))
             exit_now(1)  # a handler that does not end would keep the process
-        pool.shutdown()
+        self._threads.close()
         return 0
 
-    def _pull_until_end(self, pool: ThreadPoolExecutor, until_idle: bool, signals: "Signals") -> None:
+    def _pull_until_end(self, until_idle: bool, signals: "Signals") -> None:
         try:
-            self._pull_all(pool, until_idle)
+            self._pull_all(until_idle)
         except ServerRefused as error:
             self._refusal = error
         finally:
             signals.end()
 
-    def _pull_all(self, pool: ThreadPoolExecutor, until_idle: bool) -> None:
+    def _pull_all(self, until_idle: bool) -> None:
         pause, is_known = 0.5, False
         while not self._stop.is_set():
             with self._changed:
-                self._changed.wait_for(lambda: len(self._running) < self._slots or self._stop.is_set(), PULL_WAIT)
-                free = self._slots - len(self._running)
-            if free <= 0 or self._stop.is_set():
+                self._changed.wait_for(lambda: self._room() or self._stop.is_set(), PULL_WAIT)
+                free = self._room()
+            if not free or self._stop.is_set():
                 continue
             wait = min(PULL_WAIT, 1.0) if until_idle else PULL_WAIT
             try:
@@ -149,25 +152,38 @@ class HttpExecutor:
                 names = count_noun(len(self._handlers), "handler")
                 log.info("executor %s pulls from %s with %s", self.name, self._client.url, names)
             for task in reply["tasks"]:
-                self._begin(pool, task)
+                self._begin(task)
             if reply["draining"]:
                 self._stop.wait(1.0)
             if until_idle and not reply["tasks"] and not self._running:
                 return
 
-    def _begin(self, pool: ThreadPoolExecutor, task: Mapping[str, Any]) -> None:
+    def _room(self) -> int:
+        return self._threads.room(len(self._running))
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _begin(self, task: Mapping[str, Any]) -> None:
         """Start a task, or hand it back if this executor has begun to stop."""
         number = secrets.randbits(62)
         with self._changed:
             self._running[number] = _claim(task)
         if self._stop.is_set():
-            key = {"number": number, **_key(_claim(task))}
-            self._endings.put(key | {"outcome": "release", "why": "its executor stopped before the task started"})
+            self._hand_back(number, "its executor stopped before the task started")
         else:
-            pool.submit(self._run, number, task)
+            self._threads.start(number, lambda: self._run(number, task))
+
+    def _hand_back(self, number: int, why: str) -> None:
+        """Return a task that has not started; its attempt does not count."""
+        ending = {"outcome": "stopped"} if number in self._asked else {"outcome": "release", "why": why}
+        self._endings.put({"number": number, **_key(self._running[number])} | ending)
 
     def _finish(self) -> bool:
         """Wait for the running handlers; False if some do not end within the drain timeout."""
+        for number in self._threads.withdraw():
+            self._hand_back(number, "its executor stopped before the task started")
         with self._changed:
             if self._running:
                 log.info("draining: %s running", count_noun(len(self._running), "task"))
@@ -305,6 +321,7 @@ class HttpExecutor:
 
     def _beat_all(self) -> None:
         while not self._done.wait(self._beat):
+            self._return_late()
             running = {key: number for number, key in list(self._running.items())}
             if not running:
                 continue
@@ -319,6 +336,13 @@ class HttpExecutor:
                 if number not in self._asked:
                     self._asked.add(number)
                     call_site().deliver(number, pickle.dumps(("stop", task.get("terminated", True))))
+
+    def _return_late(self) -> None:
+        """Return the tasks that have waited too long behind others, and their slots."""
+        if late := self._threads.withdraw(time.monotonic() - LONGEST_WAIT):
+            for number in late:
+                self._hand_back(number, "no thread of its executor was free")
+            self._endings.put(("pull", self._no_more))
 
     def _body(self, **values: Any) -> dict[str, Any]:
         return {"executor": self.name, **values}
