@@ -78,7 +78,7 @@ async def test_a_task_of_a_runner_returns_as_it_was(database: Database, runner: 
 async def test_each_day_has_files_of_its_own_and_young_tasks_stay(database: Database, folder: Path) -> None:
     await add_dead(database, 1, days=1)
     await add_dead(database, 2, days=3)
-    await add_past(database, 3, State.DEAD)
+    await add_past(database, 3, State.DEAD, finished_at=ahead(3_600))
     assert await prune(database, folder) == 2
     days = [file.name.split("/")[0] for file in Archive(folder).manifest.files]
     assert len(set(days)) == 2
