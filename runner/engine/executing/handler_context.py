@@ -22,12 +22,11 @@ from runner.db.needs import Needs, needs
 from runner.db.statement import Steps
 from runner.db.transaction import BlockingTransaction, Transaction
 from runner.engine.executing.attempt_error import chain
-from runner.engine.executing.outages import begin_statements, note_outage
+from runner.engine.executing.outages import begin_statements, note_outage, waiting
 from runner.engine.executing.sealing import seal_done
 from runner.engine.slots import Running
 from runner.errors import (
     AlreadyDone,
-    DatabaseUnavailable,
     FencedOut,
     NoResult,
     RunnerError,
@@ -69,16 +68,8 @@ class StoredParentResults:
 
     async def read(self) -> list[Any]:
         """Return the result of each parent, or the error in its place, in the order of the dependencies."""
-        self._running.unanswered = True  # also after a cancelled wait
-        try:
-            values = await self._read()
-        except Exception as error:
-            self._running.unanswered = False
-            if isinstance(error, DatabaseUnavailable):
-                note_outage(self._running, error, error)
-            raise
-        self._running.unanswered = False
-        return values
+        with waiting(self._running):
+            return await self._read()
 
     async def _read(self) -> list[Any]:
         ids = await self._database.read(_parent_ids, self._running.task.id)

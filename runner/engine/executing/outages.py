@@ -1,6 +1,8 @@
 """Outages in the calls of a Context: errors of the runner's own connection, which are not failures of the handler."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,6 +25,20 @@ def note_outage(running: Running, error: BaseException, outage: StoreError) -> N
         error: the error, which counts by its identity: the database of an application may fail in the same way.
     """
     running.outages = (*running.outages, (error, outage))
+
+
+@contextmanager
+def waiting(running: Running) -> Iterator[None]:
+    """Let the runner know of a wait of the Context for the database, and of an outage."""
+    running.unanswered = True  # also after a cancelled wait
+    try:
+        yield
+    except Exception as error:
+        running.unanswered = False
+        if isinstance(error, DatabaseUnavailable):
+            note_outage(running, error, error)
+        raise
+    running.unanswered = False
 
 
 def begin_statements(running: Running, driver: Any) -> None:

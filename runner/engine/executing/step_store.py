@@ -10,10 +10,10 @@ from runner.db.errors import row_fault
 from runner.engine.executing.child_calls import ChildCalls
 from runner.engine.executing.handler_context import HandlerTransaction
 from runner.engine.executing.notes import NotesWriter
-from runner.engine.executing.outages import note_outage
+from runner.engine.executing.outages import waiting
 from runner.engine.executing.sealing import call_codec, seal_text
 from runner.engine.slots import Running
-from runner.errors import DatabaseUnavailable, FencedOut, RowLocked
+from runner.errors import FencedOut, RowLocked
 from runner.handlers.keyring import Vault
 from runner.handlers.own_transaction import OwnTransaction
 from runner.model.step import StepKind, StepWrite, StoredStep
@@ -48,7 +48,8 @@ class StoredSteps:
 
     async def load(self) -> list[StoredStep]:
         """Read the steps of the task."""
-        stored = await self._noted(lambda: self._database.read(load_steps, self._running.task.id))
+        with waiting(self._running):
+            stored = await self._database.read(load_steps, self._running.task.id)
         if (vault := self._running.vault) is None:
             return stored
         return await call_codec(vault, lambda: [_opened(vault, step) for step in stored])
@@ -80,8 +81,8 @@ class StoredSteps:
             child = await self._when_free(lambda: self._calls.submit(caller, self._owner(done=False), call, task))
         if child is None:
             raise self._fenced_out()
-        id, in_vault = child, self._running.vault is not None
-        return id, *await self._noted(lambda: self._calls.end(id, in_vault=in_vault))
+        with waiting(self._running):
+            return child, *await self._calls.end(child, in_vault=self._running.vault is not None)
 
     def transaction(self, write: Callable[[Any], StepWrite], /) -> OwnTransaction:
         """Open a transaction whose commit stores a step; `write` makes it of the transaction's `result`."""
@@ -110,7 +111,8 @@ class StoredSteps:
         task, stuck = self._running.task, self._writer.stuck
         while True:
             try:
-                value = await self._noted(write)
+                with waiting(self._running):
+                    value = await write()
             except RowLocked as error:
                 if (fault := row_fault(error)) is not None:
                     stuck.set_apart("step", task.id, task.handler, fault)
@@ -118,19 +120,6 @@ class StoredSteps:
             else:
                 stuck.free("step", [task.id])
                 return value
-
-    async def _noted(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Let the runner know of the wait for the database, and of an outage."""
-        self._running.unanswered = True  # also after a cancelled wait
-        try:
-            value = await call()
-        except Exception as error:
-            self._running.unanswered = False
-            if isinstance(error, DatabaseUnavailable):
-                note_outage(self._running, error, error)
-            raise
-        self._running.unanswered = False
-        return value
 
 
 def _end_of(wait: StepWrite) -> str:
