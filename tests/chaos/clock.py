@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -118,18 +119,24 @@ def shift_sqlite(shift: Callable[[], float]) -> None:
     """Shift `now` in the functions of each connection that this process opens."""
     connect = sqlite3.connect
 
+    def call(plain: sqlite3.Connection, name: str, *values: Any) -> Any:
+        if "now" in values:
+            values = (*values, f"{shift():+.3f} seconds")
+        ((result,),) = plain.execute(f"SELECT {name}({', '.join('?' * len(values))})", values)
+        return result
+
+    class ShiftedConnection(sqlite3.Connection):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self._plain = connect(":memory:", check_same_thread=False)
+            for name in ("strftime", "julianday"):
+                self.create_function(name, -1, partial(call, self._plain, name), deterministic=True)
+
+        def close(self) -> None:
+            super().close()
+            self._plain.close()
+
     def connect_shifted(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(*arguments, **options)
-        plain = connect(":memory:", check_same_thread=False)
-
-        def call(name: str, *values: Any) -> Any:
-            if "now" in values:
-                values = (*values, f"{shift():+.3f} seconds")
-            ((result,),) = plain.execute(f"SELECT {name}({', '.join('?' * len(values))})", values)
-            return result
-
-        for name in ("strftime", "julianday"):
-            connection.create_function(name, -1, lambda *values, name=name: call(name, *values), deterministic=True)
-        return connection
+        return connect(*arguments, factory=ShiftedConnection, **options)
 
     sqlite3.connect = sqlite3.dbapi2.connect = connect_shifted  # type: ignore[assignment]
