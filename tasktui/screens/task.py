@@ -389,5 +389,6 @@ def _brief_facts(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
     if detail.attempts:
         last = detail.attempts[-1]
         ran = _moment(last.started_at, at, zone) if last.started_at else ""
-        yield "last ran", f"{ran} for {formatting.duration(last.duration)} on {line(last.host, 20)}"
+        took = formatting.duration(last.duration if task.duration is None else task.duration)
+        yield "last ran", f"{ran} for {took} on {line(last.host, 20)}"
     yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else ""

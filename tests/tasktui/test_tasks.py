@@ -350,6 +350,15 @@ async def test_the_preview_follows_the_state_in_the_list(
         await operator.sees("⊘ cancelled", "Cancelled")
 
 
+@ON_ONE_DATABASE
+async def test_the_preview_of_a_dead_task_has_one_run_time(database: Database, watch: Watch) -> None:
+    """The attempt also lasts until its row is written."""
+    await add_past(database, 11, State.DEAD, duration=2.0)
+    await add_attempt(database, 11, verb="die", started_at=ahead(-60), ended_at=ahead(-55))
+    async with watch("tasks") as operator:
+        await operator.sees("Died", "ago in 2s", "last ran", "for 2s on")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [NARROW, WIDE])
 async def test_the_list_hides_succeeded_tasks_until_a_key_shows_them(
