@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
@@ -30,6 +31,9 @@ BREAKER_COLUMNS: dict[str, Any] = {
     "breaker_probe_at": Instant,
 }
 """The state of an open breaker; the registry of queues has none of them."""
+
+COUNTED = attrgetter("queue", "handler", "tenant")
+"""The fields of a claimed task under which limits count it."""
 
 LIMITS_TIMEOUT = "50ms"
 """Longest wait for limits that other claims hold. A claim takes milliseconds; a frozen runner holds them longer."""
@@ -86,21 +90,19 @@ class Ledger:
         usages = [(self._running[key], self.usages[key]) for key in keys(lane) if key in self.usages]
         return [(most, running) for running, usage in usages if (most := usage.limits.per_tenant) is not None]
 
-    def count(self, claimed: Sequence[tuple[Claimed, str | None]]) -> None:
-        """Count claimed tasks, each with its tenant: the next lane of this claim may have the same limits."""
-        for task, tenant in claimed:
-            for key in (("queue", task.queue), ("handler", task.handler)):
-                self.starts[key] += 1
+    def count(self, claimed: Sequence[Claimed]) -> None:
+        """Count claimed tasks: the next lane of this claim may have the same limits."""
+        for (queue, handler, tenant), number in Counter(map(COUNTED, claimed)).items():
+            for key in (("queue", queue), ("handler", handler)):
+                self.starts[key] += number
                 if key in self._running:
-                    self._running[key][tenant or ""] += 1
+                    self._running[key][tenant or ""] += number
 
     def probes(self, claimed: Sequence[Claimed]) -> dict[int, Probe]:
         """The round of probes of each claimed task that probes for an open breaker, by task id."""
-        usages = {task.id: self.usages.get(("handler", task.handler)) for task in claimed}
-        breakers = {
-            id: usage.breaker for id, usage in usages.items() if usage is not None and usage.breaker is not None
-        }
-        return {id: Probe(breaker.opened_at, breaker.round) for id, breaker in breakers.items()}
+        opened = {key: usage.breaker for key, usage in self.usages.items() if usage.breaker is not None}
+        probing = [(task.id, opened.get(("handler", task.handler))) for task in claimed] if opened else []
+        return {id: Probe(breaker.opened_at, breaker.round) for id, breaker in probing if breaker is not None}
 
     def wait(self, lane: Lane) -> float | None:
         """Seconds until a lane without room may have some; None if it has room."""

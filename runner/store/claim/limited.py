@@ -31,14 +31,15 @@ from runner.store.claim.plain import (
     HELD_COLUMNS,
     HOLDS,
     LIMIT,
+    OF_ROW,
     Claimant,
     HandlerDefaults,
     claim_update,
     claim_values,
+    claimed_tasks,
     due_tasks,
     first_of_lane,
     first_suspect,
-    key_of,
     lock_shares,
     open_lanes,
     returned,
@@ -164,7 +165,9 @@ async def claim_limited_suspect(
         | {"width": ask.width, "among": ask.among}
     )
     prepared = _prepared(tx.tables, tx.driver, "suspects", selection=who.selection.names)
-    claimed = await _run(tx, prepared, values | _Claim(tx, ledger, lanes, defaults, {}).lane_parameters(part), ledger)
+    rows = await tx.run(prepared, values | _Claim(tx, ledger, lanes, defaults, {}).lane_parameters(part))
+    claimed = claimed_tasks(rows, STRICT, part, None)
+    ledger.count(claimed)
     await charge(tx, ledger)
     return LimitedClaim(claimed, probes=ledger.probes(claimed))
 
@@ -249,7 +252,9 @@ class _Claim:
     async def _run(self, among: str, lanes: Sequence[Lane], limit: int, more: dict[str, Any] | None = None) -> Any:
         prepared = _prepared(self.tx.tables, self.tx.driver, among, self.order, self.selection)
         values = self.values | self.lane_parameters(lanes) | (more or {}) | {"limit": limit}
-        claimed = await _run(self.tx, prepared, values, self.ledger, self.order)
+        only = None if among == "lanes" else lanes[0]
+        claimed = claimed_tasks(await self.tx.run(prepared, values), self.order, lanes, only)
+        self.ledger.count(claimed)
         self.remaining -= len(claimed)
         self.result.claimed += claimed
         return claimed
@@ -284,16 +289,9 @@ def _prepared(
             tasks = first_suspect(scope, lane, dialect, dialect.rows("full", {"tenant": sa.Text}))
     # The claims of tenants have one lane as well.
     statement = claim_update(tables, dialect, lane, tasks, one_lane=not several)
-    return Prepared(statement.returning(*returned(tables.task, dialect), tables.task.c.tenant), driver)
-
-
-async def _run(
-    tx: Transaction, prepared: Prepared, parameters: dict[str, Any], ledger: Ledger, order: ClaimOrder = STRICT
-) -> list[Claimed]:
-    """Execute a claim, count its tasks, and return them in order."""
-    rows = [(Claimed._make(row[:-1]), row[-1]) for row in await tx.run(prepared, parameters)]
-    ledger.count(rows)
-    return sorted((task for task, _ in rows), key=key_of(order))
+    return Prepared(
+        statement.returning(*returned(tables.task, dialect, Claimed._fields if several else OF_ROW)), driver
+    )
 
 
 def _within_rooms(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, order: ClaimOrder) -> sa.Select[Any]:

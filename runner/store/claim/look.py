@@ -48,7 +48,7 @@ async def claim_and_look(
     only = next(iter(lanes)) if len(lanes) == 1 else None
     prepared = _prepared(tx.tables, tx.driver, who.order, who.selection.names, one_lane=only is not None)
     *rows, (wait, *_) = await tx.run(prepared, claim_parameters(tx.dialect, who, lanes, defaults, limit, starts=starts))
-    return claimed_tasks((row[1:] for row in rows), who, lanes, only), inf if wait is None else wait
+    return claimed_tasks((row[1:] for row in rows), who.order, lanes, only), inf if wait is None else wait
 
 
 @needs(Needs.PREPARED)

@@ -229,7 +229,7 @@ async def _claim(
 ) -> list[Claimed]:
     rows = await tx.run(prepared, claim_parameters(tx.dialect, who, lanes, defaults, limit, starts=starts) | asked)
     await tx.complete()
-    return claimed_tasks(rows, who, lanes, only)
+    return claimed_tasks(rows, who.order, lanes, only)
 
 
 def claim_parameters(
@@ -250,12 +250,12 @@ def claim_parameters(
 
 
 def claimed_tasks(
-    rows: Iterable[tuple[Any, ...]], who: Claimant, lanes: Collection[Lane], only: Lane | None
+    rows: Iterable[tuple[Any, ...]], order: ClaimOrder, lanes: Collection[Lane], only: Lane | None
 ) -> list[Claimed]:
     """The tasks of the rows of a claim, in the order in which to start them."""
     fields = rows if only is None else map(IN_ORDER, map(only.__add__, rows))
     # Within a lane, every order is that of the positions.
-    return sorted(map(Claimed._make, fields), key=POSITION if len(lanes) == 1 else key_of(who.order))
+    return sorted(map(Claimed._make, fields), key=POSITION if len(lanes) == 1 else key_of(order))
 
 
 def claim_values(who: Claimant, limit: int, *, starts: bool) -> dict[str, Any]:
