@@ -50,7 +50,7 @@ class Named:
         limit: the maximum number of tasks; None for all.
         before: the rows when the operator confirmed.
         keys: the named rows.
-        number: the number of tasks in the question; None for a change that does not name tasks.
+        number: the number of tasks in the question; None for a change that does not name tasks, and for "1,000+".
         partial: the operator stopped the change, or a task changed while the dialog was open.
     """
 
@@ -110,7 +110,8 @@ def _registered(verb: str, words: Sequence[Any]) -> Key:
 async def _tasks(database: Database, verb: str, words: Sequence[Any]) -> tuple[set[Key], int | None]:
     """The tasks of a command, and their number if it decides how many change."""
     if "--yes" in words:
-        return {("task", id) for id in await _matching(database, words[0])}, int(str(words[2]).rstrip("+"))
+        number = str(words[2])
+        return {("task", id) for id in await _matching(database, words[0])}, int(number) if number.isdigit() else None
     ids = list(takewhile(lambda word: isinstance(word, int), words))
     if not ids:
         ids = [int(id) for id in words[0].removeprefix("id:").split(",")]
