@@ -223,7 +223,8 @@ async def answer(operator: Operator, database: Database, chance: random.Random, 
     screen.action_save() if isinstance(screen, EditScreen) else screen.action_submit()
     await until(lambda: console.notices or console.databases.front.work)
     await until(lambda: console.databases.front.work is None, LOCKED if confirmation.canary else 30.0)
-    named = replace(named, partial=named.partial or confirmation.canary)
+    is_open = operator.screen is screen  # It asks for an answer that is required, and changes nothing.
+    named = replace(named, partial=named.partial or confirmation.canary or is_open)
     await idle(operator)
     number = named.check(await rows_of(database))
     if number:
