@@ -147,7 +147,7 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
             field.on_submit = lambda _, last=last: self.action_submit() if last else self.focus_next()
         answer = f"{PART}{self._question.parts[0].name}" if self._question.parts else "answer"
         first = answer if self._question.action.required else "reason" if self._required.reason else "word"
-        self.query(f"#{first}").focus()  # a console that ends meanwhile has no inputs
+        self.query(f"#{first}").focus()  # a dialog that closes as it opens has no inputs
 
     def on_resize(self) -> None:
         """Draw the rows in the new width, once it is known."""

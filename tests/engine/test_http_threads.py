@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,6 +26,13 @@ def run_one(threads: HttpThreads, seconds: float) -> None:
 def test_no_task_comes_early_before_the_first_one_has_ended() -> None:
     threads = HttpThreads(2, lambda: None)
     assert [threads.room(held) for held in range(4)] == [2, 1, 0, 0]
+
+
+def test_tasks_come_early_although_the_clock_has_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.engine.serving.http_threads.time", SimpleNamespace(monotonic=lambda: 5.0))
+    threads = HttpThreads(1, lambda: None)
+    run_one(threads, 0)
+    assert threads.room(held=1) == MOST_EARLY
 
 
 def test_short_tasks_come_early_while_few_wait() -> None:

@@ -12,6 +12,9 @@ SPAN = 0.07
 SHORT = 0.1
 """Seconds that a handler takes at most if tasks come before a thread is free."""
 
+INSTANT = 0.0001
+"""Seconds that a handler takes at least: a clock may have moved by none."""
+
 MOST_EARLY = 400
 """Maximum number of tasks that wait for a thread."""
 
@@ -41,7 +44,7 @@ class HttpThreads:
         Args:
             held: the number of tasks that this executor has, with those whose outcome is not written yet.
         """
-        early = min(MOST_EARLY, int(self.size * SPAN / self._mean)) if self._mean < SHORT else 0
+        early = int(min(MOST_EARLY, self.size * SPAN / max(self._mean, INSTANT))) if self._mean < SHORT else 0
         return max(0, self.size + early - held) if len(self._waiting) <= early // 2 else 0
 
     def start(self, number: int, run: Callable[[], object]) -> None:
