@@ -5,6 +5,7 @@ A runner process of the test imports this module. Nothing here runs in the proce
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import locale
 import logging
@@ -246,6 +247,12 @@ async def replace_exception_handler() -> None:
 @act
 def close_all_descriptors() -> None:
     os.closerange(3, 400)
+
+
+@act
+def close_all_descriptors_and_hold_interpreter() -> None:
+    os.closerange(3, 400)
+    ctypes.PyDLL(None).sleep(60)
 
 
 @act

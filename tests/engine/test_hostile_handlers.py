@@ -70,7 +70,10 @@ FAILURES = {
 FAILURES_IN_THREADS = dict.fromkeys(("ignore_signals", "default_signals"), "signal only works in main thread")
 FAILURES_IN_THREADS["handle_signals"] = FAILURES_IN_THREADS["ignore_signals"]
 
-ENDS_RUNNER = {"close_all_descriptors", "close_selector", "close_self_pipe", "exit_at_once"}
+CLOSES_ALL = {"close_all_descriptors", "close_all_descriptors_and_hold_interpreter"}
+"""The acts after which a process has lost its runner."""
+
+ENDS_RUNNER = {*CLOSES_ALL, "close_selector", "close_self_pipe", "exit_at_once"}
 """The acts after which no runner can go on."""
 
 FOR_RUNNER = {"cancel_all_from_thread", "stop_loop_from_own_thread", "close_sockets", *ENDS_RUNNER}
@@ -279,10 +282,11 @@ async def test_a_runner_that_cannot_go_on_exits_with_a_reason_and_its_tasks_are_
         deployment.kill()
 
 
-async def test_a_process_handler_that_closes_all_descriptors_fails_at_once(deployment: Deployment) -> None:
+@pytest.mark.parametrize("act", sorted(CLOSES_ALL))
+async def test_a_process_handler_that_closes_all_descriptors_fails_at_once(deployment: Deployment, act: str) -> None:
     async with deployment.trial() as trial:
         await trial.begin()
-        hostile = await trial.submit("hostile.process", "close_all_descriptors")
+        hostile = await trial.submit("hostile.process", act)
         await trial.harness.wait_for(hostile)
         row = await trial.harness.row(hostile)
         assert row.error == (

@@ -201,7 +201,7 @@ class Channel:
         """Send one message."""
         data = frame(message)
         with self._sending:
-            self._require_open()
+            self.require_open()
             self._socket.sendall(data)
 
     def receive(self) -> tuple[Any, ...]:
@@ -213,7 +213,7 @@ class Channel:
         (length,) = LENGTH.unpack(self._read(LENGTH.size))
         return unframe(self._read(length))
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
         """End this process if its handler has closed the descriptor, which another file may have by now."""
         if self._read_identity() != self._identity:
             os._exit(CHANNEL_CLOSED)
@@ -229,8 +229,8 @@ class Channel:
         data = self._input
         while len(data) < length:
             while not self._poll.poll(CHECK_EVERY if self.calls else None):
-                self._require_open()
-            self._require_open()
+                self.require_open()
+            self.require_open()
             part = self._socket.recv(1 << 16)
             if not part:
                 raise EOFError

@@ -21,6 +21,7 @@ from typing import IO, Any
 
 from runner.engine.processes import reaper as process_reaper
 from runner.engine.processes.messages import (
+    CHANNEL_CLOSED,
     LENGTH,
     STACK_SIGNAL,
     ProcessCrashed,
@@ -43,7 +44,7 @@ WORKER = str(Path(__file__).with_name("worker.py"))
 """The script of a worker process."""
 
 END_TIMEOUT = 2.0
-"""Seconds for the end of idle processes and of killed ones."""
+"""Seconds for the end of idle processes, of killed ones, and of those that have lost their socket."""
 
 THREADS = 5
 """Threads and processes that the start of a worker needs: the reaper, the worker with two threads, and its watcher."""
@@ -213,10 +214,11 @@ class WorkerProcess(asyncio.Protocol):
             self._crash = asyncio.ensure_future(self._crashed())
 
     async def _crashed(self) -> None:
-        """End the attempts of this process, which has ended."""
+        """End the attempts of this process, which has ended or lost its socket."""
+        code = await self._exit_code()
         self.kill()  # its children may live
         await self._process.wait()
-        error = ProcessCrashed(end_text(self._process.returncode or 0), self._crash_text())
+        error = ProcessCrashed(end_text(code), self._crash_text())
         current, self.current = self.current, None
         self.withdraw()
         started, self.offered = self.offered, None
@@ -276,6 +278,14 @@ class WorkerProcess(asyncio.Protocol):
             for descriptor in (self._reading, self._writing):
                 os.close(descriptor)
             self._crash_file.close()
+
+    async def _exit_code(self) -> int:
+        """Wait for the end; a process that does not end has lost its socket alone."""
+        try:
+            async with asyncio.timeout(END_TIMEOUT):
+                return await self._process.wait()
+        except TimeoutError:
+            return CHANNEL_CLOSED
 
     def _crash_text(self) -> str:
         """The stack that the process wrote when it crashed; empty without one."""

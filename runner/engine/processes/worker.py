@@ -81,6 +81,7 @@ class ProcessWorker:
                     case "stack":
                         self._channel.send("stack", self._stack())
         except (EOFError, OSError):
+            self._channel.require_open()
             os.killpg(0, signal.SIGKILL)
 
     def _stop(self, number: int, terminated: bool) -> None:
