@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
-from runner.model.task import State
+from runner.engine.serving.dispatch import Dispatch
+from runner.model.task import NewTask, State
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
-from tests.engine.harness import Harness, until
+from runner.store.submit import submit_many
+from tests.engine.harness import Harness, until, wait_for_event
 from tests.engine.serving import FOLDER, SECRET, clean_environment, served, server_process, with_certificate
 
 NAMES = ("echo", "fail", "die", "snooze", "steps", "notes", "gate")
@@ -127,6 +129,36 @@ async def test_results_are_stored_as_the_handlers_return_them(harness: Harness, 
         await harness.wait_for(*ids)
     for id, value in zip(ids, VALUES * 3, strict=True):
         assert await result(harness, id) == value
+
+
+async def test_tasks_may_come_before_the_reply_to_a_settle(
+    harness: Harness, language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settle, heartbeat = Dispatch.settle, Dispatch.heartbeat
+    is_settled, most = asyncio.Event(), [0]
+
+    async def answer_late(dispatch: Dispatch, token: Any, request: Any) -> str:
+        if not is_settled.is_set():
+            await until(lambda: bool(dispatch._pulls))
+        reply = await settle(dispatch, token, request)
+        is_settled.set()
+        await until(lambda: most[0] > SLOTS)
+        return reply
+
+    def count(dispatch: Dispatch, token: Any, request: Any) -> Any:
+        most[0] = max(most[0], len(request.tasks))
+        return heartbeat(dispatch, token, request)
+
+    monkeypatch.setattr(Dispatch, "settle", answer_late)
+    monkeypatch.setattr(Dispatch, "heartbeat", count)
+    tasks = [NewTask("conform.echo", json.dumps({"value": n})) for n in range(SLOTS)]
+    async with conforming(harness, language) as (_, executor):
+        first = await harness.submit("conform.echo", {"value": "first"})
+        await wait_for_event(is_settled)
+        others = await harness.database.write(submit_many, tasks)
+        await harness.wait_for(first, *others)
+        executor.send(signal.SIGTERM)
+        assert await executor.end() == 0, executor.log
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ export class Executor {
     try {
       while (!this.#isStopping) {
         const free = this.slots - this.#running.size;
-        if (free === 0) {
+        if (free <= 0) { // below 0: the slots of tasks whose settle is on its way have new tasks already
           await new Promise((resolve) => (this.#free = resolve));
           continue;
         }
