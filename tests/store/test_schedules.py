@@ -32,10 +32,11 @@ pytestmark = pytest.mark.one_database
 
 HOUR = timedelta(hours=1)
 
+FAR = "every 36500d"
+"""A rule without a tick during the test: with a shorter one, an hour that begins would add a tick."""
 
-async def add(
-    database: Database, id: str = "nightly", rule: str = "every 1h", due: float | None = 0, **values: Any
-) -> None:
+
+async def add(database: Database, id: str = "nightly", rule: str = FAR, due: float | None = 0, **values: Any) -> None:
     """Insert a schedule with plain SQL whose next tick is the given number of seconds ago; None leaves it open."""
     table = database.tables.schedule
     next_at = {} if due is None else {"next_at": db_later(db_now(), -due)}
@@ -119,7 +120,7 @@ async def test_a_tick_whose_transaction_fails_is_still_due(database: Database) -
 
 
 async def test_a_plain_insert_is_planned_before_it_runs(database: Database) -> None:
-    await add(database, due=None)
+    await add(database, rule="every 1h", due=None)
     assert (await database.read(next_tick)).due
     assert await tasks_of(database) == []
     planned = (await schedule(database)).next_at
@@ -169,7 +170,7 @@ async def test_a_definition_that_is_not_valid_is_reported_and_harms_no_other(dat
 async def test_missed_ticks_follow_the_misfire_policy(database: Database) -> None:
     outage = 10_800 + 1_800
     for id, policy in (("skipping", "skip"), ("once", "once"), ("all", "all 2")):
-        await add(database, id, due=outage, misfire=policy, overlap="allow")
+        await add(database, id, "every 1h", due=outage, misfire=policy, overlap="allow")
     results = {each.schedule: each for each in await tick_now(database)}
     # The last full hour may be less than a minute ago, and then it is not missed.
     assert len(results["skipping"].tasks) <= 1
@@ -181,7 +182,7 @@ async def test_missed_ticks_follow_the_misfire_policy(database: Database) -> Non
 
 
 async def test_a_run_that_is_unfinished_skips_the_next_tick(database: Database, runner: Runner) -> None:
-    await add(database, rule="every 36500d")
+    await add(database)
     (first,) = await tasks_of(database)
     await make_due(database)
     (ticked,) = await tick_now(database)
@@ -196,7 +197,7 @@ async def test_a_run_that_is_unfinished_skips_the_next_tick(database: Database, 
 
 
 async def test_queued_runs_wait_for_each_other(database: Database, runner: Runner) -> None:
-    await add(database, rule="every 36500d", overlap="queue")
+    await add(database, overlap="queue")
     (first,) = await tasks_of(database)
     await make_due(database)
     (second,) = await tasks_of(database)
@@ -207,7 +208,7 @@ async def test_queued_runs_wait_for_each_other(database: Database, runner: Runne
 
 
 async def test_a_replaced_run_ends_and_its_successor_waits_for_that(database: Database, runner: Runner) -> None:
-    await add(database, rule="every 36500d", overlap="replace")
+    await add(database, overlap="replace")
     (waiting,) = await tasks_of(database)
     await make_due(database)
     (running,) = await tasks_of(database)
@@ -229,7 +230,7 @@ async def test_replaced_runs_are_locked_in_the_order_of_their_ids(database: Data
     runs = []
     for id in ("b", "a"):
         # Its ticks are the multiples since 1970: with every minute the first schedule would tick again with the second.
-        await add(database, id, rule="every 36500d", overlap="replace")
+        await add(database, id, overlap="replace")
         runs += await tasks_of(database)
     for id in ("b", "a"):
         await make_due(database, id=id)
