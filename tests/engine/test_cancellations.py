@@ -237,10 +237,11 @@ async def test_a_runner_on_a_loop_of_the_application_survives_that_its_coroutine
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An application's loop shows all asyncio tasks: those of the runner start again."""
-    own = asyncio.all_tasks()
+    own, submitted = asyncio.all_tasks(), asyncio.Event()
 
     @harness.handler("hostile", max_attempts=1)
     async def hostile() -> None:
+        await submitted.wait()  # the submit of the test, and each read, has asyncio tasks too
         for task in asyncio.all_tasks() - own - {run}:
             task.cancel()
         await asyncio.sleep(1)
@@ -252,7 +253,8 @@ async def test_a_runner_on_a_loop_of_the_application_survives_that_its_coroutine
     run = asyncio.ensure_future(runner.run())
     try:
         task = await harness.submit("hostile")
-        await until(lambda: runner.metrics.verbs["die"] == 1)  # a read of the test would be cancelled as well
+        submitted.set()
+        await until(lambda: runner.metrics.verbs["die"] == 1)
         assert (await harness.row(task)).state == "dead"
         others = [await harness.submit("plain") for _ in range(3)]
         await harness.wait_for(*others)
