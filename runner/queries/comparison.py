@@ -15,8 +15,6 @@ from runner.queries.reports import Flow
 from runner.queries.runners import runners
 from runner.text import formatting
 
-NOT_RECORDED = "not recorded"
-
 LEAST, FACTOR = 10, 2.0
 """The least difference of two figures that counts, and the factor between them."""
 
@@ -26,7 +24,7 @@ class Side(NamedTuple):
 
     Args:
         name: its name, or the time.
-        facts: other facts, by name; empty if they are not recorded.
+        facts: other facts, by name; empty at a past time.
     """
 
     name: str
@@ -148,13 +146,19 @@ def in_order(one: Side, other: Side) -> dict[str, list[str]]:
     return dict(sorted(fields.items(), key=lambda each: not each[1]))
 
 
+def notable(one: Side, other: Side) -> set[str]:
+    """The figures worth their room: those that differ, and those of a queue on one side only that are not zero."""
+    names: set[str] = set()
+    for name, fields in in_order(one, other).items():
+        sides = [side.queues[name] for side in (one, other) if name in side.queues]
+        names |= {field for field in fields if len(sides) > 1 or text_of(sides[0], field) not in ("", "0")}
+    return names
+
+
 def facts(one: Side, other: Side) -> list[tuple[str, str, str, bool]]:
-    """The other facts: name, both values, and whether they differ."""
-    rows = []
-    for name in dict.fromkeys([*one.facts, *other.facts]):
-        first, second = (side.facts.get(name, NOT_RECORDED) for side in (one, other))
-        rows.append((name, first, second, first != second and NOT_RECORDED not in (first, second)))
-    return rows
+    """The other facts that both sides recorded: name, both values, and whether they differ."""
+    both = [name for name in one.facts if name in other.facts]
+    return [(name, one.facts[name], other.facts[name], one.facts[name] != other.facts[name]) for name in both]
 
 
 def _number(value: object) -> tuple[float, bool]:

@@ -37,7 +37,8 @@ async def ask_to_silence(action: Action, session: Session, name: str, length: st
     from runner.queries.alerts.records import alert_records
 
     await session.read(check_alert, name)
-    silence = (await session.read(alert_records)).silences.get(name)
+    records = await session.read(alert_records)
+    silence = records.silences.get(name)
     if silence is not None and length:
         until = formatting.exact(silence.until, session.now(), session.zone)
         return Notice(f"{line(name)} is silenced until {until}; end that first with :silence {line(name)}", bad=True)
@@ -50,7 +51,8 @@ async def ask_to_silence(action: Action, session: Session, name: str, length: st
         ]
         named, title, of = action.without_prompt(), "End the silence?", "of "
     else:
-        about = [content(("It sends no notices", "bold strong"))]
+        about = [content(("It sends no notices until the silence ends", "bold strong"))]
+        about += [content(f"  {line(records.firing[name].title)}")] if name in records.firing else []
         named, title, of = replace(action, default=length or action.default, required=not length), "", ""
     return Question(
         named,

@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from textual.content import Content
 
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
+from runner.model.task import Shown
 from runner.operations.pause import PauseKind
+from runner.queries.counting import Count
 from runner.text import formatting
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import breaker_words
 from tasktui.actions.question import Dialog, Question
+from tasktui.data.task_pages import count_matches
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
 from tasktui.session.session import Session
@@ -38,6 +43,7 @@ async def ask_for_breaker(action: Action, session: Session, handler: str, wait: 
 
     row = await session.read(breaker_of, handler)
     closes = row.state is not None
+    held = await session.read(count_matches, _held_by(handler)) if closes else Count()
     if closes and wait:
         return Notice(
             f"The breaker of {line(handler)} is open already; close it first with :breaker {line(handler)}", bad=True
@@ -45,7 +51,7 @@ async def ask_for_breaker(action: Action, session: Session, handler: str, wait: 
     named = action.without_prompt() if closes else replace(action, default=wait or action.default, required=not wait)
     return Question(
         named,
-        _about_breaker(row),
+        _about_breaker(row, held),
         1,
         words=partial(breaker_words, handler, close=closes),
         change=partial(_switch, session, handler, closes),
@@ -56,7 +62,12 @@ async def ask_for_breaker(action: Action, session: Session, handler: str, wait: 
     )
 
 
-def _about_breaker(row: "BreakerRow") -> list[Content]:
+def _held_by(handler: str) -> Filter:
+    """The tasks that an open breaker holds back."""
+    return Filter((Term("handler", Operator.EQ, handler), Term("state", Operator.EQ, str(Shown.READY))))
+
+
+def _about_breaker(row: "BreakerRow", held: Count) -> list[Content]:
     definition = "its definition is not readable" if row.definition is None else line(str(row.definition))
     if row.state is None:
         title = content(("Its tasks wait and spend no attempts", "bold strong"))
@@ -65,7 +76,7 @@ def _about_breaker(row: "BreakerRow") -> list[Content]:
     why = f": {line(row.state.why)}" if row.state.why else ""
     probe = f"next probe in {formatting.age(max(0.0, row.state.next_in))}"
     return [
-        content(("All its tasks may start", "bold strong")),
+        content((f"All its tasks may start: {held.of('task')} ready", "bold strong")),
         content(f"  opened {row.state.since} ago{by}{why}; {probe}"),
         content((f"  {definition}", "muted")),
     ]

@@ -37,7 +37,8 @@ async def _ask_about_runner(action: Action, session: Session, id: int, answer: s
 def _question(action: Action, session: Session, runner: RunnerRow, answer: str = "") -> Question:
     from tasktui.actions import perform  # imports all operations, which the first screen does not need
 
-    about = [content(("At its next heartbeat", "bold"))]
+    effect = "" if action.prompt else ": it claims no more tasks, finishes those that run, and exits"
+    about = [content((f"At its next heartbeat{effect}", "bold"))]
     about.append(content(f"  {runner.running_tasks:,} of {runner.capacity:,} slots in use"))
     if not runner.alive:
         about.append(content((f"  no heartbeat for {formatting.age(runner.heartbeat_age)}", "retrying")))

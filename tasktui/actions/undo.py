@@ -16,7 +16,7 @@ from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import undo_group_words, undo_words
 from tasktui.actions.question import BulkChange, Dialog, Question, result_notice
 from tasktui.messages import Notice
-from tasktui.render.render import content, line
+from tasktui.render.render import content, line, unquoted
 from tasktui.session.session import Session
 
 if TYPE_CHECKING:
@@ -69,8 +69,9 @@ async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord"
     for change in differences(entry.after, entry.before, zone=session.zone):
         name, _, values = change.partition(": ")
         now, _, before = values.partition(" -> ")
-        label, value = line(name.replace("_", " ")), "none" if before in ("-", "null") else line(before)
-        about.append(content((f"  {label:<{LABEL}}", "muted"), (value, "strong"), (f", now {line(now)}", "muted")))
+        label, value = line(name.replace("_", " ")), "none" if before == "-" else line(unquoted(before))
+        present = line(unquoted(now))
+        about.append(content((f"  {label:<{LABEL}}", "muted"), (value, "strong"), (f", now {present}", "muted")))
     return Question(
         action,
         about,

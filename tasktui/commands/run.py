@@ -246,7 +246,7 @@ async def write_incident(session: Session, times: Sequence[str]) -> Path:
         The absolute path.
 
     Raises:
-        InvalidInput: a time cannot be parsed, the end is not later than the start, or the file exists.
+        InvalidInput: a time cannot be parsed, the end is not later than the start, or the file cannot be written.
     """
     from runner.db.transaction import clock  # The first screen does not need the report.
     from runner.queries.past.incident import as_markdown, incident
@@ -260,7 +260,7 @@ async def write_incident(session: Session, times: Sequence[str]) -> Path:
     if until <= since:
         raise InvalidInput(why="the end must be later than the start: :incident 3:00 4:00")
     text = as_markdown(await session.read(incident, since, until), session.name, session.zone)
-    return write_new(f"incident-{since:%Y%m%d-%H%MZ}-{until:%H%MZ}.md", text)
+    return write_new(f"incident-{since:%Y%m%d-%H%MZ}-{until:%H%MZ}.md", text, numbered=True)
 
 
 def _limit(console: CommandTarget, command: Command) -> None:

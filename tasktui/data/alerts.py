@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, tzinfo
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -91,21 +92,11 @@ def attention(
     Args:
         flows: results of the last ten minutes by queue and handler, which tell effects from causes.
     """
-    overview, listed = facts.overview, list(silences)
-    heard: list[Alert] = []
-    silenced = []
-    for alert in alerts(facts):
-        silence = next((each for each in listed if each.covers(alert.name)), None)
-        if silence is None:
-            heard.append(alert)
-        else:
-            until = formatting.clock(silence.until, overview.at, facts.zone)
-            silenced.append(as_attention(alert)._replace(role="paused", text=f"silenced until {until}; {alert.text}"))
-    for cause in folded(heard, replace(facts, flows=flows)):
-        shown_cause = as_attention(cause.alert)
+    overview = facts.overview
+    for cause in causes(alerts(facts), replace(facts, flows=flows), silences):
+        shown_cause = cause_line(cause, overview.at, facts.zone)
         effects = ", ".join(effect.title for effect in cause.effects)
         yield shown_cause._replace(text=f"{shown_cause.text}; so {effects}") if effects else shown_cause
-    yield from silenced
     for queue in overview.queues:
         if queue.paused:
             yield _paused(line(queue.queue, MAX_TEXT), queue.paused, facts)
@@ -141,10 +132,40 @@ async def _alarm_facts(tx: Transaction, session: Session) -> AlertFacts:
 
 
 class AlertCause(NamedTuple):
-    """An alert with those that follow from it."""
+    """An alert with those that follow from it.
+
+    Args:
+        silence: the silence that covers it; None if it sends notices.
+    """
 
     alert: Alert
     effects: tuple[Alert, ...] = ()
+    silence: Silence | None = None
+
+
+def causes(found: Iterable[Alert], facts: AlertFacts, silences: Iterable[Silence]) -> list[AlertCause]:
+    """The causes with their effects, and the silenced alerts at the end.
+
+    Args:
+        found: the alerts, causes first.
+    """
+    listed, heard, silenced = list(silences), list[Alert](), list[AlertCause]()
+    for alert in found:
+        silence = next((each for each in listed if each.covers(alert.name)), None)
+        if silence is None:
+            heard.append(alert)
+        else:
+            silenced.append(AlertCause(alert, silence=silence))
+    return [*folded(heard, facts), *silenced]
+
+
+def cause_line(cause: AlertCause, at: datetime, zone: tzinfo) -> Attention:
+    """A cause with its sign; a silenced one names the end of its silence."""
+    shown_alert = as_attention(cause.alert)
+    if cause.silence is None:
+        return shown_alert
+    until = formatting.clock(cause.silence.until, at, zone)
+    return shown_alert._replace(role="paused", text=f"silenced until {until}; {shown_alert.text}")
 
 
 def folded(found: Sequence[Alert], facts: AlertFacts) -> list[AlertCause]:

@@ -50,6 +50,10 @@ class AnswerScreen(ModalDialog[T]):
         """Read the answer; runs in a worker."""
         raise NotImplementedError
 
+    def topic(self) -> str:
+        """Return the title, which may depend on the answer."""
+        return self._topic
+
     def hint(self) -> str:
         """Return the keys to show below the answer."""
         return "escape closes"
@@ -94,7 +98,8 @@ class AnswerScreen(ModalDialog[T]):
             width = max(NARROWEST, self.query_one("#answer").size.width)
             error = [self._error, content("")] if self._error is not None else []
             self._show(lines([*error, *self.answer_lines(self._answer, width)]))
-            self.query_one(".dialog").border_subtitle = content(self.hint())
+            dialog = self.query_one(".dialog")
+            dialog.border_title, dialog.border_subtitle = content(self.topic()), content(self.hint())
 
     @on(ReadFailed)
     def _show_error(self, message: ReadFailed) -> None:

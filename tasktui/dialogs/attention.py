@@ -2,19 +2,23 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
+from datetime import tzinfo
 from typing import Any, ClassVar, NamedTuple
 
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
-from runner.model.alert import Alert
+from runner.db.transaction import Transaction
+from runner.model.alert import Alert, Silence
+from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.reading import read_facts
+from runner.queries.alerts.records import read_silences
 from runner.queries.alerts.rules import alerts
 from runner.queries.alerts.thresholds import Thresholds
 from tasktui.actions.action import Action, ActionTarget, Targets
 from tasktui.actions.actions import ACTIONS
-from tasktui.data.alerts import SIGNS, AlertCause, as_attention, folded
+from tasktui.data.alerts import SIGNS, AlertCause, Attention, cause_line, causes
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.render.render import content
 from tasktui.render.rows import collapsed
@@ -83,6 +87,7 @@ class AttentionScreen(AnswerScreen[AttentionChoice | None]):
     def __init__(self, session: Session) -> None:
         super().__init__(session, "Needs attention")
         self._index = 0
+        self._at = session.now()
         self._cache = TtlCache[list[AlertCause]](READ_EVERY)
 
     async def read(self) -> object:
@@ -91,8 +96,9 @@ class AttentionScreen(AnswerScreen[AttentionChoice | None]):
 
     async def _causes(self) -> list[AlertCause]:
         thresholds = Thresholds.of(self.session.settings)
-        facts = await self.session.read(read_facts, thresholds, self.session.zone)
-        return folded(list(alerts(facts)), facts)
+        facts, silences = await self.session.read(_facts, thresholds, self.session.zone)
+        self._at = facts.overview.at
+        return causes(list(alerts(facts)), facts, silences)
 
     def hint(self) -> str:
         """Return the keys to show below the alerts."""
@@ -103,7 +109,8 @@ class AttentionScreen(AnswerScreen[AttentionChoice | None]):
 
     def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:
         """Render the causes with their effects."""
-        return cause_lines(answer, width, self._position)
+        shown = [cause_line(cause, self._at, self.session.zone) for cause in answer]
+        return cause_lines(answer, shown, width, self._position)
 
     @property
     def _position(self) -> int:
@@ -139,20 +146,26 @@ def _verb(action: Action) -> str:
     return action.label.lower().removesuffix(f" {action.target.word}")
 
 
-def cause_lines(causes: Sequence[AlertCause], width: int, selected: int) -> Iterable[Content]:
+async def _facts(tx: Transaction, thresholds: Thresholds, zone: tzinfo) -> tuple[AlertFacts, tuple[Silence, ...]]:
+    return await tx.gather(read_facts(tx, thresholds, zone), read_silences(tx))
+
+
+def cause_lines(
+    causes: Sequence[AlertCause], shown: Sequence[Attention], width: int, selected: int
+) -> Iterable[Content]:
     """Render the causes with their effects.
 
     Args:
+        shown: the causes as lines of the overview.
         width: cells of a line.
         selected: position of the selected cause.
     """
     if not causes:
         yield content(("Nothing needs attention.", "bold succeeded"))
-    for position, cause in enumerate(causes):
-        shown = as_attention(cause.alert)
+    for position, (cause, shown_cause) in enumerate(zip(causes, shown, strict=True)):
         mark = "▸" if position == selected else " "
-        first, *rest = textwrap.wrap(shown.sentence, max(20, width - 4))
+        first, *rest = textwrap.wrap(shown_cause.sentence, max(20, width - 4))
         text = "\n    ".join([first, *rest])
-        yield content((f"{mark} {SIGNS[shown.role]} ", f"bold {shown.role}"), (text, "bold strong"))
+        yield content((f"{mark} {SIGNS[shown_cause.role]} ", f"bold {shown_cause.role}"), (text, "bold strong"))
         for effect in cause.effects:
             yield content(("    └ ", "faint"), (collapsed(effect.sentence, max(20, width - 6)), "muted"))

@@ -1,14 +1,15 @@
 """CompareScreen: two databases, or two times of one, side by side, with the differences marked."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from rich.cells import cell_len
 from textual.content import Content
 
 from runner.errors import InvalidInput, RunnerError
-from runner.queries.comparison import HEADS, QueueFigures, Side, differs, facts, in_order, read_side, text_of
+from runner.queries.comparison import HEADS, QueueFigures, Side, differs, facts, in_order, notable, read_side, text_of
 from runner.queries.past.as_of import read_moment
 from runner.text import formatting
 from tasktui.dialogs.answer import AnswerScreen
@@ -20,8 +21,11 @@ from tasktui.session.session import Session
 if TYPE_CHECKING:
     from tasktui.render.rows import Part
 
-CELL, NAME = 8, 12
-"""Cells of a figure, and of a name at least."""
+NAME = 12
+"""Cells of a name at least."""
+
+LONGEST_NAME = 12
+"""Cells of the name of a side above its figures."""
 
 DIFFERENT = "≠"
 
@@ -64,10 +68,9 @@ class CompareScreen(AnswerScreen[None]):
         """A row for each queue: its name, and each figure of both sides; queues that differ first."""
         one, other = answer
         fields = in_order(one, other)
-        count = max(1, min(len(HEADS), (width - NAME - 2) // (2 * CELL + 1)))
-        both = [name for name in fields if name in one.queues and name in other.queues]
-        heads = chosen_heads({field for name in both for field in fields[name]}, count)
-        room = width - 2 - count * (2 * CELL + 1)
+        longest = max([NAME, *(cell_len(line(name)) for name in fields)])
+        heads = chosen_heads(answer, width - 2 - min(longest, width // 3))
+        room = width - 2 - sum(2 * head.cells + 1 for head in heads)
         unlike = sum(bool(each) for each in fields.values())
         yield content(
             (f"{unlike} of {len(fields)} queues differ: {DIFFERENT} is twice as much, or on one side only", "muted")
@@ -75,16 +78,20 @@ class CompareScreen(AnswerScreen[None]):
         yield content("")
         titles: list[Part] = [(" " * (room + 2), "")]
         places: list[Part] = [(fitted("  NAME", room + 2), "muted")]
-        for head, _ in heads:
-            titles.append((f"{head:>{2 * CELL + 1}}", "muted"))
-            places += [(fitted(line(side.name), CELL - 1, right=True) + " ", "faint") for side in answer] + [(" ", "")]
+        for head in heads:
+            titles.append((f"{head.title:>{2 * head.cells}} ", "muted"))
+            for side in answer:
+                places.append((fitted(line(side.name), head.cells - 1, right=True) + " ", "faint"))
+            places.append((" ", ""))
         yield content(*titles)
         yield content(*places)
         for name, unlike_fields in fields.items():
             sides = one.queues.get(name), other.queues.get(name)
-            yield from _queue(name, sides, [each for _, each in heads], room, is_unlike=bool(unlike_fields))
-        yield content("")
-        for fact, first, second, is_unlike in facts(one, other):
+            yield from _queue(name, sides, heads, room, is_unlike=bool(unlike_fields))
+        others = facts(one, other)
+        if others:
+            yield content("")
+        for fact, first, second, is_unlike in others:
             sign = DIFFERENT if is_unlike else " "
             yield content(
                 (f"{sign} ", "bold retrying"), (f"{fact:10}", "muted"), (f"{line(first)}  |  {line(second)}", "text")
@@ -95,16 +102,39 @@ class CompareScreen(AnswerScreen[None]):
         return "escape closes"
 
 
-def chosen_heads(unlike: Collection[str], count: int) -> Sequence[tuple[str, str]]:
-    """The heads with room: those of figures that differ come first, in their usual order."""
-    chosen = sorted(HEADS, key=lambda head: head[1] not in unlike)[:count]
-    return [head for head in HEADS if head in chosen]
+class ShownHead(NamedTuple):
+    """A figure with room for the values of all queues.
+
+    Args:
+        cells: of one side, with the blank or the mark after it.
+    """
+
+    title: str
+    field: str
+    cells: int
+
+
+def chosen_heads(sides: tuple[Side, Side], room: int) -> Sequence[ShownHead]:
+    """The figures with room: those that differ come first, in their usual order; at least one."""
+    unlike = notable(*sides)
+    names = [min(cell_len(line(side.name)), LONGEST_NAME) for side in sides]
+    heads = []
+    for title, field in HEADS:
+        texts = [text_of(queue, field) for side in sides for queue in side.queues.values()]
+        heads.append(ShownHead(title, field, 1 + max([(len(title) + 1) // 2, *names, *map(len, texts)])))
+    chosen: list[ShownHead] = []
+    for head in sorted(heads, key=lambda head: head.field not in unlike):
+        room -= 2 * head.cells + 1
+        if room < 0 and chosen:
+            break
+        chosen.append(head)
+    return [head for head in heads if head in chosen]
 
 
 def _queue(
     name: str,
     sides: tuple[QueueFigures | None, QueueFigures | None],
-    fields: list[str],
+    heads: Sequence[ShownHead],
     room: int,
     *,
     is_unlike: bool,
@@ -114,13 +144,13 @@ def _queue(
         (f"{sign} ", "bold retrying"),
         (fitted(line(name), room), "strong" if sign.strip() else "muted"),
     ]
-    for field in fields:
+    for _, field, cells in heads:
         marked = None not in sides and differs(*sides, field)
         for index, figures in enumerate(sides):
             text = text_of(figures, field)
             mark = DIFFERENT if marked and index else " "
             parts.append(
-                (f"{text:>{CELL - 1}}", "bold retrying" if marked else "muted" if text in ("", "0") else "text")
+                (f"{text:>{cells - 1}}", "bold retrying" if marked else "muted" if text in ("", "0") else "text")
             )
             parts.append((mark, "retrying"))
         parts.append((" ", ""))

@@ -29,7 +29,7 @@ from tasktui.session.session import Session
 from tasktui.shell.heading import Heading
 from tasktui.widgets.canvas import FittedCanvas
 from tasktui.widgets.caps import Cap, Caps
-from tasktui.widgets.input import FOCUS_KEYS, TextLine, edit_text
+from tasktui.widgets.input import FORM_KEYS, TextLine, edit_text
 
 
 class FormScreen(ModalDialog[Dialog | None]):
@@ -40,7 +40,7 @@ class FormScreen(ModalDialog[Dialog | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *FOCUS_KEYS,
+        *FORM_KEYS,
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+s", "submit", "Continue"),
         Binding("ctrl+e", "editor", "Edit this entry in $EDITOR", priority=True),
@@ -130,7 +130,7 @@ class FormScreen(ModalDialog[Dialog | None]):
             refused, why = self.query_one(f"#error-{name}", Static), errors.get(name, "")
             # An entry that is still empty is not a mistake, and its hint may have the same text.
             refused.display = bool(why) and (bool(typed[name]) or not self._entries[name].hint.startswith(why))
-            refused.update(content((block(f"{'':20}{why}"), "retrying" if typed[name] else "muted")))
+            refused.update(content((block(why), "retrying" if typed[name] else "muted")))
         caps = [Cap("esc", "cancel", "screen.cancel"), Cap("ctrl+s", "continue", "screen.submit", locked=bool(errors))]
         self.query_one("#caps", Caps).show((), caps)
         try:
@@ -159,7 +159,7 @@ class EditScreen(ModalDialog[Result | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        *FOCUS_KEYS,
+        *FORM_KEYS,
         Binding("escape", "cancel", "Cancel"),
         Binding("ctrl+s", "save", "Save"),
         Binding("ctrl+y", "copy", "Copy command or SQL"),

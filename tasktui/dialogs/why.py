@@ -55,6 +55,13 @@ class WhyScreen(AnswerScreen[RelatedView | RemedyKey | None]):
         """Render the causes."""
         return why_lines(answer, width, self._view)
 
+    def topic(self) -> str:
+        """Return the title, which fits a task that has started meanwhile."""
+        task = self._answer.task if isinstance(self._answer, Why) else None
+        if task is None or not (task.state.final or task.state is State.RUNNING):
+            return self._topic
+        return f"{task.id} {'has ended' if task.state.final else 'is running'}"
+
     def hint(self) -> str:
         """Return the keys to show below the causes."""
         more = ", up/down select a cause" if len(self._views) > 1 else ""

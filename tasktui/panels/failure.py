@@ -31,8 +31,8 @@ FEW_LATEST = 3
 WITH_HOSTS = 66
 """Cells of the list of the latest tasks that has room for their hosts."""
 
-TREND = 14
-"""Cells of the sparkline of a group."""
+TREND, SHORT_TREND = 14, 9
+"""Cells of the sparkline of a group, and of one on a narrow screen."""
 
 HOT_RATE, HOT_RISE, ALWAYS_HOT = 1.0, 2.0, 20.0
 """Attempts per minute from which a failure group is in trouble if they rise, as a multiple of the first half of its
@@ -54,16 +54,17 @@ UNREAD = "┄"
 """The cells of a sparkline whose attempts were not read."""
 
 
-def group_line(group: Failures, data: FailureGroups, total: int) -> RenderedRow:
+def group_line(group: Failures, data: FailureGroups, total: int, *, narrow: bool = False) -> RenderedRow:
     """Render a failure group as a row.
 
     Args:
         total: attempts of all groups.
+        narrow: the error comes before its handler, because there is no room for both.
     """
     at, numbers = data.at, data.trends.get(group.fingerprint, (0,))
     change = data.changes.get(group.fingerprint, FailureChange(0.0))
     hot = change.new or is_hot(group.rate, numbers)
-    trend = _trend(data, numbers, change, hot=hot)
+    trend = _trend(data, numbers, change, SHORT_TREND if narrow else TREND, hot=hot)
     older = "+" if group.count.more else ""
     share = group.count.number / total if total else 0.0
     bar = [(" ", ""), *gauge([(share, "dead" if hot else "spark")], 9)]
@@ -73,14 +74,11 @@ def group_line(group: Failures, data: FailureGroups, total: int) -> RenderedRow:
     named = name.parts or ((name.text, "text"),)
     age = formatting.age(_whole_minutes(at - change.began)) if change.began else ""
     badge: tuple[Part, ...] = ((f" NEW {age} ", "bold dead on tint_dead"), (" ", "")) if change.new else ()
-    cause: tuple[Part, ...] = (
-        (" ", ""),
-        *badge,
-        *named,
-        ("  ", ""),
-        (kind, "strong" if hot else "text"),
-        (f"{colon}{rest}", "muted"),
+    named_error: Part = (kind, "strong" if hot else "text")
+    both = (
+        (named_error, ("  ", ""), *named) if narrow else (*named, ("  ", ""), named_error, (f"{colon}{rest}", "muted"))
     )
+    cause: tuple[Part, ...] = ((" ", ""), *badge, *both)
     return RenderedRow(
         (
             Cell("".join(text for text, _ in trend), "spark", tuple(trend)),
@@ -111,17 +109,17 @@ def _whole_minutes(age: timedelta) -> timedelta:
     return age - age % MINUTE if age >= MINUTE else age
 
 
-def _trend(data: FailureGroups, numbers: Sequence[int], change: FailureChange, *, hot: bool) -> list[Part]:
+def _trend(data: FailureGroups, numbers: Sequence[int], change: FailureChange, width: int, *, hot: bool) -> list[Part]:
     """The attempts over the span with the unread part and the mark of the beginning of a rise."""
-    missing = round(data.unread * TREND)
+    missing = round(data.unread * width)
     read = numbers[round(data.unread * len(numbers)) :]
     parts: list[Part] = [(UNREAD * missing, "faint")]
-    parts += sparkline(read, TREND - missing, "trouble" if hot else "spark")
+    parts += sparkline(read, width - missing, "trouble" if hot else "spark")
     span = data.at - data.since
     if change.rose_at is None or span <= timedelta(0):
         return parts
     cells = [(sign, role) for text, role in parts for sign in text]
-    place = int((change.rose_at - data.since) / span * TREND) - 1  # before the first bar, which stays
+    place = int((change.rose_at - data.since) / span * width) - 1  # before the first bar, which stays
     if 0 <= place < len(cells):
         cells[place] = (BEGIN, "bold accent")
     return joined(cells)

@@ -203,7 +203,10 @@ def _past(runs: Sequence[ScheduleRun]) -> str:
         (sum(run.task is not None and run.task.shown is Shown.CANCELLED for run in runs), "cancelled"),
     )
     text = "".join(f" {number} {last} {result}." for number, result in counts if number)
-    return text or (" All recent runs succeeded." if runs else "")
+    tasks = [run.task for run in runs if run.task is not None]
+    if text or not tasks:
+        return text
+    return " All recent runs succeeded." if any(task.state.final for task in tasks) else " No run has ended yet."
 
 
 def _reason(row: ScheduleRow, waits: Sequence[ScheduleRun], at: datetime, zone: tzinfo) -> str:

@@ -29,7 +29,7 @@ from runner.text.times import format_moment
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.messages import Notice
 from tasktui.render.plot import gauge
-from tasktui.render.render import Cell, ListColumn, RenderedRow, content, fitted, line, lines
+from tasktui.render.render import Cell, ListColumn, RenderedRow, content, fitted, line, lines, unquoted
 from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule, width_of
 from tasktui.screens.row_texts import texts_of_row
 from tasktui.session.session import Session
@@ -48,9 +48,6 @@ BAR = 40
 MOST = 200
 """Maximum number of operations to list, latest first."""
 
-TEXT = re.compile(r'"(?!(?:true|false|null|none|[\d.+-]+)")[^\s"\\{\[](?:[^"\\]*[^\s"\\])?"')
-"""A JSON string that is a text, without blanks at its ends and without escapes."""
-
 MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d):\d\d [\w+:-]+")
 """A time in the changed values."""
 
@@ -60,9 +57,9 @@ RECORDED = re.compile(r"(?:paused|limited|breaker)_(?:\w+_)?(?:at|by|why)")
 COLUMNS = (
     ListColumn("ID", 7, right=True),
     ListColumn("AGO", 7, right=True),
-    ListColumn("OPERATOR", 10),
-    ListColumn("HOST", 10, drop=2),
-    ListColumn("OPERATION", 10),
+    ListColumn("OPERATOR", 10, name=True),
+    ListColumn("HOST", 10, drop=2, name=True),
+    ListColumn("OPERATION", 10, name=True),
     ListColumn("TARGET", 16, grow=3, name=True),
     ListColumn("CHANGE", 18, grow=2),
     ListColumn("REASON", 12, grow=2, drop=1),
@@ -293,7 +290,7 @@ def _values(entry: AuditRecord, zone: tzinfo) -> Iterator[tuple[str, str, str]]:
             continue
         name, _, value = text.partition(": ")
         before, _, after = value.partition(" -> ")
-        yield name, "" if before in ("-", "null") else _plain(before), _plain(after)
+        yield name, "" if before in ("-", "null") else unquoted(before), unquoted(after)
 
 
 def _payload_changes(entry: AuditRecord) -> list[str]:
@@ -303,11 +300,6 @@ def _payload_changes(entry: AuditRecord) -> list[str]:
     from tasktui.actions.edit_form import payload_differences  # few entries change a payload
 
     return payload_differences(*map(json.dumps, payloads))
-
-
-def _plain(value: str) -> str:
-    """A value without the quotes of a text that cannot be mistaken for another value."""
-    return value[1:-1] if TEXT.fullmatch(value) else "none" if value == "null" else value
 
 
 def brief_changes(entry: AuditRecord, zone: tzinfo) -> list[str]:

@@ -30,7 +30,7 @@ from tasktui.data.failures import (
     merged_detail,
     merged_groups,
 )
-from tasktui.panels.failure import NORMAL, TREND, detail, group_line
+from tasktui.panels.failure import NORMAL, SHORT_TREND, TREND, detail, group_line
 from tasktui.panels.overview import failed_plot, is_unusual, marks
 from tasktui.render.plot import Span, compact
 from tasktui.render.render import ListColumn
@@ -70,6 +70,14 @@ COLUMNS = (
 
 SHARDS = (ListColumn(" SHARDS", 16, drop=3),)
 """The column with the attempts in each shard, if there are several."""
+
+
+def columns_of(span: int, shards: int, *, narrow: bool) -> tuple[ListColumn, ...]:
+    """The columns for a time span; a narrow screen has a short sparkline, and errors before their handlers."""
+    trend = COLUMNS[0]._replace(title=f"LAST {LABELS[span].upper()}", width=SHORT_TREND if narrow else TREND)
+    last = COLUMNS[-1]._replace(title=" ERROR AND HANDLER") if narrow else COLUMNS[-1]
+    return (trend, *COLUMNS[1:-1], *SHARDS[:shards], last)
+
 
 ORDERS: Mapping[str, Callable[[Failures, FailureChange | None], Any]] = {
     "rise": by_rise,
@@ -191,9 +199,8 @@ class FailuresScreen(LiveScreen):
         table.styles.height = listed
         above = (4 if width >= NORMAL else 3) + self.frame.databases_height
         self._room = height - above - len(upper) - listed
-        title = f"LAST {LABELS[self._span].upper()}"
-        table.columns = (COLUMNS[0]._replace(title=title), *COLUMNS[1:-1], *SHARDS[: len(snapshot.shards)], COLUMNS[-1])
-        render = partial(group_line, data=snapshot, total=count)
+        table.columns = columns_of(self._span, len(snapshot.shards), narrow=width < NORMAL)
+        render = partial(group_line, data=snapshot, total=count, narrow=width < NORMAL)
         table.show(keys, lambda key: render(groups[key]))
         target, self.opened.target = self.opened.target, ""
         of_handler = next((key for key in keys if target in (key, groups[key].handler)), None)

@@ -354,6 +354,9 @@ def liveness(runner: RunnerRow) -> Cell:
     return Cell(f"{age} ago", "faint")
 
 
+MOST_NAME, LEAST_KEY, LEAST_BAR = 40, 19, 15
+"""Cells of the longest handler, of a key that is cut, and of a bar beside it."""
+
 MOST_STUCK = 3
 """Stuck rows that the runner names above its tasks."""
 
@@ -380,25 +383,31 @@ def claimed_rows(runner: RunnerRow | None, data: Workforce, width: int) -> list[
     rows: list[Row] = [rule(title, width, [(facts, "muted")])]
     rows += [fit([(line(stuck_text(row), width), "bold dead")], width) for row in runner.stuck.rows[:MOST_STUCK]]
     narrow = width < WITH_KEYS
-    bar = max(15, width - 58) if narrow else max(9, width - 87)
-    against = "AGAINST ITS P95" if bar >= 15 else "OF P95"
+    fixed = 35 if narrow else 45  # of the id, the times, the attempt and the blanks
+    longest = max([len("HANDLER"), *(cell_len(line(task.handler)) for task in tasks)])
+    names = max(len("HANDLER"), min(longest, MOST_NAME, width - fixed - LEAST_BAR))
+    longest = max([len("KEY"), *(cell_len(line(task.key or "")) for task in tasks)])
+    keys = 0 if narrow else min(longest, max(LEAST_KEY, width - fixed - names - LEAST_BAR))
+    bar = max(9, width - fixed - names - keys)
     if tasks:
-        names = f"{'ID':>10}  {'HANDLER':<24}{'' if narrow else 'KEY':<{0 if narrow else 20}}{against:<{bar + 2}}"
-        attempt = "" if narrow else f"{'ATTEMPT':>9}"
-        rows.append(fit([(f"{names}{'RUNNING':>9}{'P95':>9}{attempt}", "muted")], width))
+        key_title = "" if narrow else fitted("KEY", keys + 1)
+        against = fitted("AGAINST ITS P95" if bar >= LEAST_BAR else "OF P95", bar + 2)
+        times = f"{'RUNNING':>9}{'P95':>9}" + ("" if narrow else f"{'ATTEMPT':>9}")
+        titles = f"{'ID':>10}  {fitted('HANDLER', names + 1)}{key_title}{against}{times}"
+        rows.append(fit([(titles, "muted")], width))
     for task in tasks:
         length = (data.at - task.claimed_at).total_seconds() if task.claimed_at else 0.0
         p95 = data.p95.get(task.handler)
         slow = p95 is not None and length > p95
         share = min(length / p95, 1.0) if p95 else 0.0
-        cancel: list[Part] = [("  cancel requested", "retrying")] if task.cancel_requested else []
+        cancel: list[Part] = [("  termination requested", "retrying")] if task.cancel_requested else []
         tried = formatting.attempts(task.attempt, task.max_attempts)
-        key: list[Part] = [(fitted(line(task.key) if task.key else "", 19), "text"), (" ", "")]
+        keyed: list[Part] = [] if narrow else [(fitted(line(task.key) if task.key else "", keys), "text"), (" ", "")]
         rows.append(
             fit(
                 [
-                    *[(f"{task.id!s:>10}  ", "muted"), *handler(task.handler, 23), (" ", "")],
-                    *[*([] if narrow else key), *gauge([(share, "retrying" if slow else "running")], bar), ("  ", "")],
+                    *[(f"{task.id!s:>10}  ", "muted"), *handler(task.handler, names), (" ", "")],
+                    *[*keyed, *gauge([(share, "retrying" if slow else "running")], bar), ("  ", "")],
                     (f"{formatting.age(length):>9}", "retrying" if slow else "text"),
                     (f"{formatting.duration(p95) if p95 is not None else '':>9}", "faint"),
                     ("" if narrow else f"{tried:>9}", "muted"),

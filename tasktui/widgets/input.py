@@ -76,7 +76,15 @@ FOCUS_KEYS: list[BindingType] = [
     Binding("tab", "app.focus_next", "Next", show=False),
     Binding("shift+tab", "app.focus_previous", "Previous", show=False),
 ]
-"""Bindings for forms."""
+"""Bindings for dialogs with inputs."""
+
+FORM_KEYS: list[BindingType] = [
+    *FOCUS_KEYS,
+    # With priority over the dialog, which still scrolls by page and to the input in use.
+    Binding("down", "app.focus_next", "Next", show=False, priority=True),
+    Binding("up", "app.focus_previous", "Previous", show=False, priority=True),
+]
+"""Bindings for dialogs with one input below the other."""
 
 
 class CompletionInput(TextLine):

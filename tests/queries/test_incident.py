@@ -207,6 +207,8 @@ def test_a_report_never_replaces_a_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="exists already"):
         write_new(str(path), "second")
     assert path.read_text() == "first"
+    third = [write_new(str(path), text, numbered=True) for text in ("second", "third")][-1]
+    assert (third.name, third.read_text()) == ("a-3.md", "third")
 
 
 async def test_a_report_of_two_days_dates_the_times_of_the_first(database: Database) -> None:

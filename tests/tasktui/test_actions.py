@@ -510,6 +510,7 @@ async def test_runners_are_drained_and_resized(database: Database, watch: Watch)
         await confirm(operator, reason="too few")
         await operator.until(lambda: "concurrency=7" in operator.text and "Resize" not in operator.text)
         await operator.press("L")
+        await operator.sees("claims no more tasks, finishes those that run, and exits")
         await confirm(operator)
         await operator.sees("drain ", "● web-1:7")
     assert [(entry.verb, entry.reason) for entry in await audited(database)] == [
@@ -600,6 +601,8 @@ async def test_a_time_for_an_open_breaker_is_refused_and_does_not_close_it(datab
     async with database.writing() as tx:
         await tx.execute(sa.insert(tx.tables.handler).values(name="sms"))
     await database.write(declare_breakers, ["sms"], {"sms": Breaker("1/s").columns})
+    for _ in range(3):
+        await add_live(database, "sms", run_at=ahead(-5))
     async with watch("overview") as operator:
         await operator.command("breaker sms 10m the gateway is down")
         await confirm(operator)
@@ -607,6 +610,7 @@ async def test_a_time_for_an_open_breaker_is_refused_and_does_not_close_it(datab
         await operator.command("breaker sms 1h")
         await operator.sees_notice("The breaker of sms is open already; close it first with :breaker sms")
         await operator.command("breaker sms")
+        await operator.sees("All its tasks may start: 3 tasks ready")
         await confirm(operator)
         await operator.sees_notice("Breaker of sms closed")
 

@@ -8,7 +8,7 @@ from runner.db.database import Database
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
-from runner.queries.comparison import QueueFigures, differs
+from runner.queries.comparison import QueueFigures, Side, differs
 from runner.queries.counting import Count
 from tasktui.dialogs.compare import CompareScreen, chosen_heads
 from tasktui.session.session import Session
@@ -39,8 +39,19 @@ def test_a_bound_differs_only_if_it_is_the_larger_figure() -> None:
 
 
 def test_figures_that_differ_have_the_room_of_a_narrow_screen() -> None:
-    heads = [[head for head, _ in chosen_heads(unlike, 3)] for unlike in ((), {"done", "dead"})]
-    assert heads == [["READY", "RETRY", "RUN"], ["READY", "DEAD", "DONE/M"]]
+    one, other = (Side(name, {"mail": figures(5)}, {}) for name in ("eu", "us"))
+    assert [head.title for head in chosen_heads((one, other), 30)] == ["READY", "RETRY", "RUN"]
+    dead = figures(5)._replace(dead=Count(28), done=40)
+    many = one._replace(queues={"mail": dead})
+    assert [head.title for head in chosen_heads((many, other), 30)] == ["READY", "DEAD", "DONE/M"]
+    assert [head.title for head in chosen_heads((many, other._replace(queues={})), 30)] == ["READY", "DEAD", "DONE/M"]
+
+
+def test_a_figure_takes_the_room_of_its_texts_and_is_not_cut() -> None:
+    side = Side("eu", {"mail": figures(1_234_567)}, {})
+    ready, retry, *_ = chosen_heads((side, side), 200)
+    assert (ready.cells, retry.cells) == (len("1,234,567") + 1, 4)
+    assert [head.title for head in chosen_heads((side, side), 3)] == ["READY"]
 
 
 @ON_ONE_DATABASE
@@ -78,5 +89,6 @@ async def test_two_times_of_a_database_are_compared(database: Database, watch: W
         await add_live(database, queue="mail", run_at=ahead(-5))
     async with watch("overview", WIDE) as operator:
         await operator.command("compare 1h ago")
-        await operator.sees("beside now", "1 of 1 queues differ", "not recorded")
+        await operator.sees("beside now", "1 of 1 queues differ")
+        assert "versions" not in operator.text  # They are not recorded for past times.
         assert re.search(r"≠ mail +1 +21≠", operator.text)

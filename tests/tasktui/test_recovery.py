@@ -33,7 +33,9 @@ async def test_an_incident_ends_visibly_and_a_key_writes_its_report(
             await operator.sees("payments.charge was down 55m: 6 waited, 1 died, 4 done since.", "i  incident")
         await operator.press("i")
         await operator.sees_notice("Wrote ")
-    (report,) = tmp_path.glob("incident-*.md")
+        await operator.press("i")
+        await operator.sees_notice("-2.md")
+    report, _ = sorted(tmp_path.glob("incident-*.md"), key=lambda path: len(path.name))
     assert "payments.charge" in report.read_text(encoding="utf-8")
     assert f"{now:%Y%m%d}" in report.name or now.hour < 2
 

@@ -100,6 +100,8 @@ async def test_skipped_ticks_are_named_with_their_reason(database: Database) -> 
     schedule = replace(schedule, runs=tuple(runs))
     text = "".join(text for text, _ in sentence(board, schedule, UTC))
     assert text.endswith(". 3 of the last 4 ticks skipped: the run before was not finished.")
+    running = replace(schedule, runs=tuple(run for run in runs if run.task is not None))
+    assert "No run has ended yet." in "".join(text for text, _ in sentence(board, running, UTC))
     missed = replace(schedule, runs=tuple(replace(run, outcome="missed") for run in runs))
     assert "4 of the last 4 ticks missed: no runner was up." in "".join(
         text for text, _ in sentence(board, missed, UTC)
@@ -147,6 +149,9 @@ async def test_the_values_of_a_schedule_are_edited_and_that_is_undone(
         await operator.sees("Edit schedule carts.remind", "no changes yet", '"token": "***"')
         await operator.press("ctrl+s")
         await operator.sees("edit a value first")
+        await operator.press("down", "down")
+        await operator.until(lambda: operator.screen.focused.value == "skip")
+        await operator.press("up", "up")
         await fill(operator, Rule="61 * * * *", Overlap="twice", **{"Missed ticks": "never"})
         await operator.sees("bad minute")
         await fill(operator, Rule="30 2 * * *")

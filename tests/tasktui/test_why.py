@@ -204,7 +204,7 @@ async def test_a_task_without_an_obstacle_has_no_cross(database: Database, watch
     async with watch("tasks", filter_text="id:900") as operator:
         await operator.sees("✓ succeeded")
         await operator.press("w")
-        await operator.sees("It succeeded")
+        await operator.sees("It succeeded", "─ 900 has ended ─")
         assert "✗" not in operator.text
 
 
@@ -230,7 +230,7 @@ async def test_enter_opens_the_cause(database: Database, watch: Watch) -> None:
         await operator.press("enter")
         await operator.until(lambda: operator.console.databases.opened.task.id == holder)
         await operator.press("w")
-        await operator.sees("It has been running on runner")
+        await operator.sees("It has been running on runner", f"─ {holder} is running ─")
         await operator.press("enter")
         await operator.sees(f"runner {busy} (web-1:7) RUNS 1", "queues all")
         await operator.command(f"task {paused}")
