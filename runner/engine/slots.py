@@ -429,6 +429,12 @@ class Slots:
 SHORT = 0.1
 """Seconds of a mean run time below which each slot of an external executor receives its next task early."""
 
+INSTANT = 0.0001
+"""Seconds that a task takes at least: a clock may have moved by none."""
+
+MOST_EARLY = 100
+"""Maximum number of tasks that come early to an executor with fewer slots."""
+
 
 class ExternalSlots(Slots):
     """The slots of an external executor: none while its cluster is not available.
@@ -436,6 +442,8 @@ class ExternalSlots(Slots):
     The way to a worker and back takes milliseconds. So a worker has the next short task while it runs one.
     """
 
+    span = 0.0
+    """Seconds from the end of a handler until its worker has the next task, estimated high; 0 if it takes little."""
     mean = inf
     """The mean run time of recent tasks in seconds."""
     bound: Callable[[], int] | None = None
@@ -451,7 +459,9 @@ class ExternalSlots(Slots):
     @property
     def ahead(self) -> int:
         """The tasks that workers receive early; a task must not wait behind a long one."""
-        return self.size if self.mean < SHORT else 0
+        if self.mean >= SHORT:
+            return 0
+        return max(self.size, min(MOST_EARLY, int(self.size * self.span / max(self.mean, INSTANT))))
 
     def note_run(self, seconds: float) -> None:
         """Record the run time of a task."""

@@ -131,7 +131,7 @@ async def test_tasks_are_handed_back_when_the_cluster_is_gone_and_run_when_it_is
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [b"specific-server", b"ray::Mailbox"], ids=["client server", "mailbox"])
+@pytest.mark.parametrize("name", [b"specific-server", b"ray::Relay"], ids=["client server", "relay"])
 async def test_a_part_of_the_cluster_that_answers_no_more_costs_a_connection(
     far: Harness, cluster: Cluster, name: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

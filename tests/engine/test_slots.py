@@ -16,7 +16,7 @@ from runner.db.types import db_later, db_now
 from runner.engine import runner as process
 from runner.engine.claiming import suspect_claims
 from runner.engine.runner import Engine
-from runner.engine.slots import ExternalSlots, InFlight, Running
+from runner.engine.slots import MOST_EARLY, ExternalSlots, InFlight, Running
 from runner.handlers.registry import Handler, Options
 from runner.model.task import Claimed, State
 from runner.policy.limits import read_limits
@@ -174,6 +174,20 @@ def test_a_claim_for_an_external_executor_waits_until_half_of_the_early_tasks_ha
         slots.next()
         room.append(slots.to_claim(100))
     assert room == [0, 0, 0, 0, 0, 6]
+
+
+@pytest.mark.parametrize(("mean", "early"), [(0.01, 40), (0.04, 10), (0.05, 8), (0.09, 4), (0.1, 0), (0.0, MOST_EARLY)])
+def test_workers_that_are_far_away_receive_the_short_tasks_of_their_span_early(mean: float, early: int) -> None:
+    slots = ExternalSlots("far", 4)
+    slots.span = 0.1
+    slots.note_run(mean)
+    assert slots.ahead == early
+
+
+def test_each_worker_of_a_large_cluster_receives_a_short_task_early() -> None:
+    slots = ExternalSlots("far", 2 * MOST_EARLY)
+    slots.note_run(0.01)
+    assert slots.ahead == slots.size
 
 
 class OneAhead(LookAhead):

@@ -54,6 +54,8 @@ class ExternalExecutors:
         events: Events,
     ) -> None:
         self._made = {name: made.get(name) or _make(spec) for name, spec in specs.items()}
+        for name, executor in self._made.items():
+            in_flight.external[name].span = executor.span
         self._specs, self._in_flight, self._lease, self._events = specs, in_flight, lease, events
         self._open: dict[str, ExternalExecutor] = {}
         self._threads = SideThreads("runner-executors", 2 * len(specs))

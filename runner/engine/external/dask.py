@@ -55,6 +55,7 @@ class DaskExecutor:
     """
 
     calls_on_loop = False
+    span = 0.0
 
     def __init__(self, address: str) -> None:
         self._address, self._topic = address, f"tasktui-{secrets.token_hex(8)}"

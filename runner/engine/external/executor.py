@@ -42,6 +42,9 @@ class ExternalExecutor(Protocol):
     calls_on_loop: bool
     """True if it calls `receive` and `end` on that event loop, after the return of `start`."""
 
+    span: float
+    """Seconds from the end of a handler until its worker has the next task, estimated high; 0 if it takes little."""
+
     def open(self, resize: Callable[[int], object], lost: Callable[[str], object]) -> None:
         """Connect, in a thread.
 

@@ -28,6 +28,7 @@ class FuturesExecutor:
     """
 
     calls_on_loop = False
+    span = 0.0
 
     def __init__(self, spec: ExecutorSpec) -> None:
         module, _, name = spec.address.partition(":")

@@ -1,25 +1,29 @@
 """RayExecutor: the workers of a Ray cluster as an external executor.
 
 The runner is a client of the cluster (`ray://`). In Ray's other way to connect, a program ends when its cluster goes.
-A call has one processor. Ray may not start the call of a lost worker again: the attempt would run twice.
+A call of a client costs several milliseconds of processor time on both ends, so the runner calls one actor of the
+cluster, the relay, with all that it has to send. The relay starts the calls of handlers. A call has one processor. Ray
+may not start the call of a lost worker again: the attempt would run twice.
 
 The client server of the head node may accept requests and not answer. Ray waits for its answers without a limit, also
-when it disconnects or drops the reference to a result. So one thread sends all requests and has all references, and
-`_limit` ends what takes too long.
+when it disconnects or drops the reference to a result. So threads of their own send and receive, and `_limit` ends
+what takes too long.
 """
 
 import asyncio
 import contextlib
+import functools
 import logging
 import queue
+import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, TaskCancelledError
+from ray.exceptions import TaskCancelledError
 from ray.util import client
 
 from runner.engine.external.call import ExternalCall
@@ -42,13 +46,13 @@ DISCONNECT = 3.0
 """Seconds to disconnect."""
 
 MOST_WAITS = 10_000
-"""Maximum number of calls of the mailbox at the same time: each call has one that waits for messages."""
+"""Maximum number of calls of the relay at the same time: each long handler has one that waits for messages."""
 
-QUIET = 0.02
+QUIET = 0.05
 """Seconds for which a handler runs before the runner hears of its start."""
 
-EARLY = 1_000
-"""Maximum number of messages for calls that have not begun to receive."""
+GATHER = 0.03
+"""Seconds between two calls of the relay in each direction: they carry more if there is much to carry."""
 
 REASON = 200
 """Maximum number of characters of an error of Ray, which explains much."""
@@ -56,63 +60,114 @@ REASON = 200
 AUTO = "127.0.0.1:10001"
 """The address of a head node on this machine."""
 
+NAMESPACE = "tasktui"
+"""The names of the relays are in it."""
 
-Request = Callable[[dict[int, Any]], object]
-"""A request to the cluster; its argument has the references to the results of calls by their number."""
+Request = tuple[str, int, bytes]
+"""A request to the relay: the name of its method, the number of a call, and the data."""
+
+Arrival = tuple[int, bytes, str | None]
+"""From the relay: the number of a call, its message, and None; or its end, and the reason if it has none."""
 
 
-class Mailbox:
-    """An actor of the cluster that passes messages between a runner and the workers of its calls."""
+class RelayedCall:
+    """A call that the relay has started, and the messages for it."""
 
-    def __init__(self) -> None:
-        self._received = asyncio.Condition()
-        self._to_runner: list[tuple[int, bytes]] = []
-        self._to_calls: dict[int, list[bytes]] = {}
-        self._early: deque[tuple[int, bytes]] = deque(maxlen=EARLY)
+    def __init__(self, result: Any) -> None:
+        self.result = result
+        self.messages: list[bytes] = []
+        self.changed = asyncio.Event()
+
+
+class Relay:
+    """An actor of the cluster that starts calls, and passes messages between a runner and their workers.
+
+    Args:
+        name: its name, by which the workers find it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._function = ray.remote(num_cpus=1, max_retries=0)(run_call)
+        self._calls: dict[int, RelayedCall] = {}
+        self._arrivals: list[Arrival] = []
+        self._arrived = asyncio.Event()
+        self._taken_at = -inf
+        self._following: set[asyncio.Task[None]] = set()
+
+    async def post(self, requests: list[Request]) -> None:
+        """Carry out requests of the runner, in their order."""
+        for method, number, data in requests:
+            try:
+                getattr(self, method)(number, data)
+            except Exception as error:
+                self._arrive((number, b"", _reason(error)))
+
+    async def take(self) -> list[Arrival]:
+        """Return the messages and the ends of calls; waits for one."""
+        await self._arrived.wait()
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(self._taken_at + GATHER - loop.time())
+        self._arrived.clear()
+        self._taken_at = loop.time()
+        taken, self._arrivals = self._arrivals, []
+        return taken
 
     async def put(self, number: int, data: bytes) -> None:
         """Keep a message of a call."""
-        async with self._received:
-            self._to_runner.append((number, data))
-            self._received.notify_all()
-
-    async def take(self) -> list[tuple[int, bytes]]:
-        """Return the messages of calls; waits for one."""
-        async with self._received:
-            await self._received.wait_for(lambda: self._to_runner)
-            taken, self._to_runner = self._to_runner, []
-            return taken
-
-    async def send(self, number: int, data: bytes) -> None:
-        """Keep a message for a call."""
-        async with self._received:
-            if number in self._to_calls:
-                self._to_calls[number].append(data)
-                self._received.notify_all()
-            else:
-                self._early.append((number, data))
-
-    async def begin(self, number: int) -> None:
-        """Let a call receive messages."""
-        self._to_calls[number] = [data for other, data in self._early if other == number]
+        self._arrive((number, data, None))
 
     async def receive(self, number: int) -> list[bytes]:
         """Return the messages for a call; waits for one. None arrives after the end of the call."""
-        async with self._received:
-            await self._received.wait_for(lambda: self._to_calls.get(number) != [])
-            if number not in self._to_calls:
-                return []
-            taken, self._to_calls[number] = self._to_calls[number], []
-            return taken
-
-    async def end(self, number: int) -> None:
-        """Let a call receive no further messages."""
-        async with self._received:
-            self._to_calls.pop(number, None)
-            self._received.notify_all()
+        if (call := self._calls.get(number)) is None:
+            return []
+        await call.changed.wait()
+        call.changed.clear()
+        taken, call.messages = call.messages, []
+        return taken
 
     async def answer(self) -> None:
         """Show that messages pass."""
+
+    def start(self, number: int, data: bytes) -> None:
+        """Start a call."""
+        call = self._calls[number] = RelayedCall(self._function.remote(self._name, number, data))
+        following = asyncio.get_running_loop().create_task(self._follow(number, call))
+        self._following.add(following)
+        following.add_done_callback(self._following.discard)
+
+    def send(self, number: int, data: bytes) -> None:
+        """Keep a message for a call."""
+        if (call := self._calls.get(number)) is not None:
+            call.messages.append(data)
+            call.changed.set()
+
+    def cancel(self, number: int, _: bytes) -> None:
+        """End the worker process of a call, or cancel the call before its start."""
+        if (call := self._calls.get(number)) is not None:
+            with contextlib.suppress(Exception):  # it may have ended
+                ray.cancel(call.result, force=True)
+
+    async def _follow(self, number: int, call: RelayedCall) -> None:
+        end, reason = b"", None
+        try:
+            end = await call.result
+        except TaskCancelledError:
+            reason = "its call was cancelled"
+        except Exception as error:  # a worker process or a machine has ended
+            reason = _reason(error)
+        del self._calls[number]
+        call.messages = []
+        call.changed.set()
+        self._arrive((number, end, reason or ""))
+
+    def _arrive(self, arrival: Arrival) -> None:
+        self._arrivals.append(arrival)
+        self._arrived.set()
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {one_line(str(error), REASON)}"
 
 
 class RayExecutor:
@@ -123,12 +178,11 @@ class RayExecutor:
     """
 
     calls_on_loop = False
+    span = 0.1
 
     def __init__(self, address: str) -> None:
         self._address = f"ray://{AUTO if address == 'auto' else address.removeprefix('ray://')}"
         self._connection: object = None
-        self._mailbox: Any = None
-        self._function: Any = None
         self._calls: dict[int, RayCall] = {}
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._lost: Callable[[str], object] = lambda _: None
@@ -136,23 +190,22 @@ class RayExecutor:
     def open(self, resize: Callable[[int], object], lost: Callable[[str], object]) -> None:
         """Connect to the cluster, in a thread."""
         self._lost = lost
-        connection = object()
+        connection, name = object(), f"relay-{secrets.token_hex(8)}"
         try:
             with _limit(CONNECT):
-                ray.init(self._address, namespace="tasktui", log_to_driver=False)
-                mailbox: Any = ray.remote(num_cpus=0, max_concurrency=MOST_WAITS)(Mailbox).remote()
-                self._function = ray.remote(num_cpus=1, max_retries=0)(run_call)
-                _answer(mailbox)  # its process starts
+                ray.init(self._address, namespace=NAMESPACE, log_to_driver=False)
+                relay: Any = ray.remote(num_cpus=0, max_concurrency=MOST_WAITS)(Relay).options(name=name).remote(name)
+                _answer(relay)  # its process starts
                 resize(_processors())
         except BaseException:
             _disconnect()
             raise
         requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        self._connection, self._mailbox, self._requests = connection, mailbox, requests
+        self._connection, self._requests = connection, requests
         works = (
-            lambda: self._watch(mailbox, resize),
-            lambda: self._take(mailbox),
-            lambda: self._send(requests),
+            lambda: self._watch(relay, resize),
+            lambda: self._take(relay),
+            lambda: _send(relay, requests),
         )
         for work in works:
             threading.Thread(target=self._work, args=(connection, work), name="runner-ray", daemon=True).start()
@@ -163,36 +216,16 @@ class RayExecutor:
             raise ExecutorLost("it is closed")
         number = call.call.number
         started = self._calls[number] = RayCall(self, number, receive, end)
-        data, requests = call.dumps(), self._requests
-
-        def request(results: dict[int, Any]) -> None:
-            results[number] = self._function.remote(self._mailbox, number, data)
-            requests.put(expect)  # waits for an answer, which the requests before it need not
-
-        def expect(results: dict[int, Any]) -> None:
-            if (result := results.get(number)) is not None:
-                result.future().add_done_callback(lambda done: self._end(number, done))
-
-        requests.put(request)
+        self._requests.put(("start", number, call.dumps()))
         return started
 
-    def send(self, number: int, data: bytes) -> None:
-        """Send a message to a call."""
-        self._requests.put(lambda _: self._mailbox.send.remote(number, data))
+    def request(self, method: str, number: int, data: bytes = b"") -> None:
+        """Send a request to the relay."""
+        self._requests.put((method, number, data))
 
     def forget(self, number: int) -> None:
         """Receive no more messages of a call."""
         self._calls.pop(number, None)
-        self._requests.put(lambda results: results.pop(number, None))
-
-    def cancel(self, number: int) -> None:
-        """End the worker process of a call, or cancel the call before its start."""
-
-        def request(results: dict[int, Any]) -> None:
-            with contextlib.suppress(Exception):  # it may have ended
-                ray.cancel(results[number], force=True)
-
-        self._requests.put(request)
 
     def close(self) -> None:
         """Disconnect, in a thread. The cluster ends the calls."""
@@ -201,21 +234,6 @@ class RayExecutor:
         self._requests.put(None)
         if connection is not None:
             _disconnect()
-
-    def _end(self, number: int, done: Any) -> None:
-        call = self._calls.get(number)
-        if call is None or call.has_ended:
-            return
-        call.has_ended = True
-        error = done.exception()
-        if error is None:
-            call.end(done.result())
-        elif isinstance(error, TaskCancelledError):
-            call.end(WorkerLost("its call was cancelled"))
-        elif isinstance(error, RayError):  # a worker process or a machine has ended
-            call.end(WorkerLost(f"{type(error).__name__}: {one_line(str(error), REASON)}"))
-        else:
-            self._lose(f"{type(error).__name__}: {error}")
 
     def _work(self, connection: object, work: Callable[[], object]) -> None:
         """Repeat work until the connection ends."""
@@ -226,24 +244,22 @@ class RayExecutor:
             if self._connection is connection:
                 self._lose(f"{type(error).__name__}: {error}")
 
-    def _take(self, mailbox: Any) -> None:
-        """Pass messages of calls on."""
-        messages = mailbox.take.remote().future().result()  # `ray.get` would delay all other requests
-        for number, data in messages:
-            if (call := self._calls.get(number)) is not None:
+    def _take(self, relay: Any) -> None:
+        """Pass messages and ends of calls on."""
+        arrivals = relay.take.remote().future().result()  # `ray.get` would delay all other requests
+        for number, data, end in arrivals:
+            if (call := self._calls.get(number)) is None:
+                continue
+            if end is None:
                 call.receive(data)
+            else:
+                call.end(WorkerLost(end) if end else data)
 
-    def _send(self, requests: queue.SimpleQueue[Request | None]) -> None:
-        """Send requests in their order until the connection ends: each may wait for an answer."""
-        results: dict[int, Any] = {}
-        while (request := requests.get()) is not None:
-            request(results)
-
-    def _watch(self, mailbox: Any, resize: Callable[[int], object]) -> None:
+    def _watch(self, relay: Any, resize: Callable[[int], object]) -> None:
         """Follow the size of the cluster, and require answers of it."""
         time.sleep(LOOK_EVERY)
         with _limit(ANSWER, self._lose):
-            _answer(mailbox)
+            _answer(relay)
             resize(_processors())
 
     def _lose(self, why: str) -> None:
@@ -254,15 +270,13 @@ class RayExecutor:
 class RayCall:
     """A call on a worker of a Ray cluster."""
 
-    has_ended = False
-
     def __init__(self, executor: RayExecutor, number: int, receive: Receive, end: End) -> None:
         self._executor, self._number = executor, number
         self.receive, self.end = receive, end
 
     def send(self, data: bytes) -> None:
         """Send a message to the handler."""
-        self._executor.send(self._number, data)
+        self._executor.request("send", self._number, data)
 
     def close(self) -> None:
         """Receive no more messages of the call."""
@@ -270,7 +284,7 @@ class RayCall:
 
     def kill(self) -> None:
         """End the worker process of the call: it runs nothing else."""
-        self._executor.cancel(self._number)
+        self._executor.request("cancel", self._number)
 
 
 @contextlib.contextmanager
@@ -304,39 +318,52 @@ def _disconnect() -> None:
         client.ray.disconnect()
 
 
-def _answer(mailbox: Any) -> None:
+def _send(relay: Any, requests: queue.SimpleQueue[Request | None]) -> None:
+    """Send the requests that wait: all of them in one call, which ends with an answer of the client server."""
+    batch: list[Request] = []
+    with contextlib.suppress(queue.Empty):
+        while (request := requests.get(block=not batch)) is not None:
+            batch.append(request)
+    if batch:
+        relay.post.remote(batch)
+        time.sleep(GATHER)
+
+
+def _answer(relay: Any) -> None:
     """Require an answer, on the way of all messages and results."""
-    mailbox.answer.remote().future().result()
+    relay.answer.remote().future().result()
 
 
 def _processors() -> int:
     return int(ray.cluster_resources().get("CPU", 0))
 
 
-def run_call(mailbox: Any, number: int, data: bytes) -> bytes:
+def run_call(relay_name: str, number: int, data: bytes) -> bytes:
     """Execute a call in this worker, and return its end as a message. A short one needs no other message."""
     opening = threading.Lock()
     is_open = False
 
     def send(message: bytes) -> None:
         nonlocal is_open
+        relay = _relay(relay_name)
         with opening:
             if not is_open:
                 is_open = True
-                ray.get(mailbox.begin.remote(number))
-                threading.Thread(target=_deliver, args=(mailbox, number), daemon=True).start()
-        ray.get(mailbox.put.remote(number, message))
+                threading.Thread(target=_deliver, args=(relay, number), daemon=True).start()
+        ray.get(relay.put.remote(number, message))
 
-    try:
-        return call_site().run(data, send, QUIET)
-    finally:
-        if is_open:
-            mailbox.end.remote(number)
+    return call_site().run(data, send, QUIET)
 
 
-def _deliver(mailbox: Any, number: int) -> None:
+@functools.lru_cache(maxsize=16)
+def _relay(name: str) -> Any:
+    """Return the relay of a runner."""
+    return ray.get_actor(name, NAMESPACE)
+
+
+def _deliver(relay: Any, number: int) -> None:
     """Pass the messages of the runner to a call until it ends."""
     with contextlib.suppress(Exception):  # the cluster is gone, and so is the call
-        while messages := ray.get(mailbox.receive.remote(number)):
+        while messages := ray.get(relay.receive.remote(number)):
             for data in messages:
                 call_site().deliver(number, data)

@@ -33,6 +33,7 @@ class PulledExecutor:
     """
 
     calls_on_loop = True
+    span = 0.0
 
     def __init__(
         self,
