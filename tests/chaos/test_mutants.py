@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from runner import Context
 from runner.db.database import Database
 from runner.db.statement import Prepared
+from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.engine.claiming.scan_state import Gate
 from runner.engine.executing.handler_context import HandlerTransaction
@@ -266,6 +267,12 @@ async def test_a_completion_without_its_lock_is_found(bench: Bench, monkeypatch:
     assert 7 in await broken_by_an_edit_during_a_completion(bench)
 
 
+async def blocks_another(tx: Transaction) -> bool:
+    """True if another session waits for the end of this transaction, which has written."""
+    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted AND transactionid = pg_current_xact_id()::xid"
+    return bool(await tx.scalar(sa.text(waits)))
+
+
 async def broken_by_an_edit_during_a_completion(bench: Bench) -> set[int]:
     """An operator changes the row while the transaction of the handler completes the task."""
     harness = bench.harness
@@ -281,9 +288,6 @@ async def broken_by_an_edit_during_a_completion(bench: Bench) -> set[int]:
             await tx.execute(PAY, {"task": ctx.id})
             bench.end(ctx)
 
-    async def blocked() -> bool:
-        return bool((await harness.rows(sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")))[0][0])
-
     task = await bench.submit("chaos.pay")
     async with harness.running():
         await wait_for_event(begun)
@@ -291,7 +295,7 @@ async def broken_by_an_edit_during_a_completion(bench: Bench) -> set[int]:
         async with harness.database.writing() as tx:
             await tx.execute(sa.update(table).where(table.c.id == task).values(priority=9))
             gate.set()
-            await until(blocked)
+            await until(lambda: blocks_another(tx))
         await harness.wait_for(task)
     return await bench.broken()
 

@@ -35,9 +35,8 @@ from runner.store.submit import submit
 from tests.conftest import on_postgresql
 from tests.operations.test_operations import holder_of, take
 from tests.store.dependencies import dependencies_of, put_after, sweep
-from tests.store.rows import add_live, add_past, add_runner, ahead, history_row, stored
+from tests.store.rows import add_live, add_past, add_runner, ahead, history_row, stored, until_locked
 from tests.store.table import put
-from tests.store.test_settle import wait_for_blocked
 
 ANA = Actor("ana", "desk-1", "relay is back")
 BEN = Actor("ben", "desk-2")
@@ -204,7 +203,7 @@ class TestEnd:
         async with rival.writing() as tx:
             assert (await undo(tx, [entry], BEN)).changed == [id]
             forgetting = asyncio.ensure_future(database.write(close_moot, moot))
-            await wait_for_blocked(database)
+            await until_locked(database)
         await forgetting
         assert [dependency["satisfied_at"] for dependency in await dependencies_of(database, id)] == [None]
 

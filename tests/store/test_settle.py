@@ -35,6 +35,7 @@ from runner.store.history import FinishedTask, prepare_successes
 from runner.store.rescue import rescue
 from runner.store.settle import RETURNS, Settled, Settlement, settle
 from tests.conftest import on_postgresql
+from tests.store.rows import until_locked
 from tests.store.runners import Runner, settle_done, settlement
 from tests.store.table import Row, attempts, change, count, edit, expire, live, make_due, past, put, put_many, row_of
 
@@ -72,17 +73,6 @@ async def everything(database: Database) -> list[Any]:
     async with database.reading() as tx:
         contents = [await tx.rows(sa.select(table)) for table in (tables.task, tables.history, tables.attempt)]
     return [sorted(map(str, rows)) for rows in contents]
-
-
-async def wait_for_blocked(database: Database) -> None:
-    """Return when one connection waits for a lock of another."""
-    blocked = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-    async with asyncio.timeout(90):
-        while True:
-            async with database.reading() as tx:
-                if await tx.scalar(blocked):
-                    return
-            await asyncio.sleep(0.01)
 
 
 async def wait(database: Database, task_id: int) -> float:
@@ -508,7 +498,7 @@ async def test_an_edit_at_the_same_moment_never_fences_a_completion(
     async with rival.writing() as tx:
         await tx.execute(sa.update(table).where(table.c.id == task.id).values(priority=9))
         completing = asyncio.ensure_future(complete(runner, task))
-        await wait_for_blocked(database)
+        await until_locked(database)
     assert await completing
     assert (await row_of(database, task.id))["priority"] == 9
 
@@ -534,7 +524,7 @@ async def test_a_rescue_at_the_same_moment_fences_a_success_on_the_fast_path(
     async with rival.writing() as tx:
         assert [*await rescue(tx, other.rescuer, 0)] == [task.id]
         settling = asyncio.ensure_future(database.write(settle_done, runner.id, [settlement(task)]))
-        await wait_for_blocked(database)
+        await until_locked(database)
     assert await settling == set()
     assert (await row_of(database, task.id))["state"] == "waiting"
 
