@@ -11,6 +11,7 @@ import pytest
 from runner.db.loop_statements import LoopStatements
 from runner.engine.runner import Engine
 from runner.engine.settling import dependency_resolver
+from runner.engine.settling.dependency_resolver import DependencyResolver
 from runner.model.task import DependsOn, NewTask
 from runner.policy.polling import Pace
 from runner.store.submit import submit
@@ -47,7 +48,12 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     monkeypatch.setattr(LoopStatements, "run", counting)
     monkeypatch.setattr(dependency_resolver, "CHECK_INTERVAL", inf)
+    monkeypatch.setattr(DependencyResolver, "sweep", sweep_nothing)
     return statements
+
+
+async def sweep_nothing(_: DependencyResolver) -> None:
+    """A sweep looks for dependents too, every few seconds."""
 
 
 async def one_by_one(harness: Harness, number: int = BATCHES) -> None:
@@ -58,7 +64,8 @@ async def one_by_one(harness: Harness, number: int = BATCHES) -> None:
 async def warm(harness: Harness, runner: Engine, counted: Counter[str]) -> None:
     """Let the runner know its lane; from now on no survey is due by its time."""
     await one_by_one(harness, 2)
-    await until(lambda: runner.claimer.idle)
+    await until(lambda: runner.metrics.verbs["succeed"] == 2)
+    await until(lambda: runner.claimer.idle and runner.dependency_resolver.idle)
     runner.claimer.survey.pace = Pace(every=inf)
     runner.claimer.survey.pace.record(0.0, 0.0)
     counted.clear()

@@ -85,7 +85,8 @@ async def test_times_count_since_the_start_and_not_since_the_last_heartbeat(harn
     with serve_probes(runner) as probes:
         async with at_work(runner):
             for number in (1, 2, 3):
-                await harness.wait_for(await harness.submit("work"))
+                await harness.submit("work")
+                await until(lambda number=number: runner.metrics.verbs["succeed"] == number)  # type: ignore[misc]
                 await until(lambda: not runner.metrics.times)  # a heartbeat has written them
                 samples = await scrape(probes.url)
                 assert samples["tasktui_attempt_run_seconds_count", ("default", "work")] == number
