@@ -10,6 +10,7 @@ from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus
 
+from runner.db.in_place import Answer
 from runner.db.server_encoding import ArrayText, codec_of, escaped
 
 FLOAT = 701
@@ -46,7 +47,7 @@ class LoopStatements:
         self._uses: dict[object, int] = {}
         self._names: dict[object, bytes] = {}
         """The names of the prepared statements, by text, and types if there are floats."""
-        self._answer: asyncio.Future[Any] | None = None
+        self._answer: Answer | None = None
         self._result: Any = None
         self._look_timer: asyncio.TimerHandle | None = None
         self.is_reading = False
@@ -120,9 +121,9 @@ class LoopStatements:
         self._names[key] = name
         return name
 
-    def _answered(self) -> "asyncio.Future[Any]":
+    def _answered(self) -> Answer:
         """Send the rest of a statement, and return its result when it arrives."""
-        answer = self._answer = self._loop.create_future()
+        answer = self._answer = Answer(loop=self._loop)
         if not self.is_reading:
             self._start_reading()
         if self._server.flush():
