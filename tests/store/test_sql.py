@@ -23,6 +23,7 @@ from runner.policy.selection import TaskSelection
 from runner.policy.suspicion import Ask
 from runner.queries.task_list.by_lane import walk_lanes
 from runner.queries.why.ahead import ahead, suspects_ahead
+from runner.store.claim.limited import LimitedLanes, claim_limited
 from runner.store.claim.look import claim_and_look
 from runner.store.claim.plain import claim, claim_suspect, first_due
 from runner.store.claim.survey import pending, survey
@@ -120,6 +121,8 @@ async def _claim(statements: Statements, runner: Runner) -> None:
     await statements.of("first_due", first_due, apart, lanes, 1)
     await statements.of("locked", locked, [task_id])
     await statements.of("claim_suspects", claim_suspect, runner.who, lanes, runner.terms, Ask(1, 1))
+    for name, limited in (("claim_limited_lane", [lane]), ("claim_limited_lanes", [*lanes])):
+        await statements.of(name, claim_limited, runner.who, LimitedLanes(limited, runner.start), runner.terms, 1)
 
 
 async def _settle(statements: Statements, runner: Runner) -> None:
