@@ -9,7 +9,8 @@ import re
 import sys
 import tempfile
 import time
-from contextlib import chdir
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, chdir
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -47,12 +48,14 @@ RETRY = (CAUSE, "R", "?in stages")
 CONFIRMED = (*RETRY, "=paygate answers again", "enter", "=shop", "enter", "?waiting for 1")
 SCENES = {
     "console": Scene("overview", (), ("RUN TIME", "deploy 4.12.0", "WAIT, LAST HOUR"), production=True),
-    "alerts": Scene("overview", ("exclamation_mark",), ("breaker of payments.charge is open", "web-2")),
+    "alerts": Scene(
+        "overview", ("exclamation_mark",), ("▸ ✗ the breaker of payments.charge is open", "enter goes there")
+    ),
     "why": Scene("overview", ("?WAIT, LAST HOUR", "w"), ("6,066 tasks are not running", "the breaker is open")),
     "failures": Scene("failures", (), ("deploy 4.12.0", "LATEST")),
     "task": Scene("failures", (CAUSE, "enter", "?order-", "enter"), ("GatewayTimeout", "TIMELINE")),
     "canary": Scene("failures", RETRY, ("◆ 1 ┄┄", "◆ 10", "in stages")),
-    "stage": Scene("failures", CONFIRMED, ("1 of 1,899",)),
+    "stage": Scene("failures", CONFIRMED, ("1 of 1,890",)),
     "undo": Scene("failures", (*CONFIRMED, "ctrl+x", "8", "?paygate answers", "Z"), ("Undo",)),
     "runners": Scene("runners", (), ("web-2:2291", "SLOTS")),
     "workflows": Scene("workflows", (), ("close october", "GRAPH", "ledger.export")),
@@ -111,12 +114,19 @@ async def _step(console: Console, pilot: Pilot[None], step: str) -> None:
 
 async def drawn(url: str, scene: Scene) -> str:
     """The screen of a scene."""
+    async with shown(url, scene) as console:
+        return plain(console.export_screenshot(title="tasktui"))
+
+
+@asynccontextmanager
+async def shown(url: str, scene: Scene, theme: str = "dark") -> AsyncIterator[Console]:
+    """A console that shows a scene."""
     arguments = Arguments(url=url)
     settings = arguments.settings().model_copy(update={"production": scene.production, "profile": "shop"})
     async with opened(arguments, settings) as session:
         if scene.production:
             session.lock.close()
-        console: Console = type("Pictured", (Console,), {"DEFAULT_MODE": scene.mode})(session, "dark")
+        console: Console = type("Pictured", (Console,), {"DEFAULT_MODE": scene.mode})(session, theme)
         async with console.run_test(size=SIZE) as pilot:
             while session.ping is None:
                 await asyncio.sleep(0.05)
@@ -124,7 +134,7 @@ async def drawn(url: str, scene: Scene) -> str:
                 await _step(console, pilot, step)
             await _shown(console, scene.sees)
             await _settled(console)
-            return plain(console.export_screenshot(title="tasktui"))
+            yield console
 
 
 async def _settled(console: Console) -> None:

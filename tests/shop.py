@@ -121,7 +121,7 @@ Traceback (most recent call last):
 shop.errors.GatewayTimeout: no answer from paygate within 30 s"""
 
 FAILURES = (
-    ("payments", "payments.charge", "shop.errors.GatewayTimeout", "no answer from paygate within 30 s", 1900, 26),
+    ("payments", "payments.charge", "shop.errors.GatewayTimeout", "no answer from paygate within 30 s", 1890, 26),
     ("payments", "payments.refund", "shop.errors.GatewayTimeout", "no answer from paygate within 30 s", 118, 26),
     ("webhooks", "hooks.deliver", "httpx.HTTPStatusError", "410 Gone for https://hooks.example/9f3c", 144, 60),
     ("images", "images.resize", "PIL.UnidentifiedImageError", "cannot identify image file 'a.webp'", 61, 60),
@@ -450,7 +450,7 @@ def _failed_task(last: int, group: int, nth: int) -> int:
     """The task of an attempt: of the first group mostly one that retries, of the others a dead one."""
     if group == 0 and nth % 15:
         return last - FIRST_RETRY + nth
-    return last + DEAD - nth // 15 % DEAD if group == 0 else last + 130 + nth % 10
+    return last + DEAD - nth // 15 if group == 0 else last + 130 + nth % 10
 
 
 async def _attempts(tx: Transaction, last: int) -> None:
@@ -477,6 +477,10 @@ async def _attempts(tx: Transaction, last: int) -> None:
                     "delay": None if group == 0 and nth % 15 == 0 else 60.0,
                 }
             )
+    for group in range(2, len(FAILURES)):  # These causes are older than the outage.
+        old = NOW - timedelta(days=group)
+        usual = next(row for row in rows if row["fingerprint"] == f"{group}f3c2a")
+        rows.append(usual | {"task_id": last + 9_000 + group, "started_at": old, "ended_at": old})
     own = [(last - FIRST_RETRY + 2, timedelta(minutes=24 - 8 * nth)) for nth in (1, 2)]
     own += [(last + DEAD, ago) for ago in LAST_ENDS]  # these two have every failed attempt of their own
     for nth, (id, ago) in enumerate(own):

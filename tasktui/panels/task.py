@@ -37,14 +37,13 @@ LEGEND = 36
 def headline(detail: TaskDetail, width: int) -> Row:
     """State, id, handler and key; the version at the right."""
     task = detail.task
-    requested: list[Part] = [("  termination requested", "bold retrying")] if task.cancel_requested else []
     left = [
         pill(task.shown),
         (f"  {task.id}  ", "bold strong"),
         *handler(task.handler, min(40, len(line(task.handler)))),
     ]
     key: list[Part] = [(f"  {line(task.key, 60)}", "strong")] if task.key else []
-    return ends([(" ", ""), *left, *key, *requested], [(f"version {task.version} ", "faint")], width)
+    return ends([(" ", ""), *left, *key], [(f"version {task.version} ", "faint")], width)
 
 
 def sentence(detail: TaskDetail) -> list[Part]:
@@ -76,7 +75,8 @@ def sentence(detail: TaskDetail) -> list[Part]:
 def _running(detail: TaskDetail, run: str, failed: str) -> tuple[str, str]:
     if detail.has_ended:
         return f"Ended, its outcome is not written: started {run.replace(' on ', ' ago on ', 1)}.", failed
-    return f"Running for {run}.", failed
+    requested = "; termination requested" if detail.task.cancel_requested else ""
+    return f"Running for {run}{requested}.", failed
 
 
 def summary(detail: TaskDetail, width: int) -> list[Row]:

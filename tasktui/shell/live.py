@@ -16,7 +16,8 @@ from textual.widgets import Input
 
 from runner.errors import InvalidInput, RunnerError
 from runner.text import formatting
-from tasktui.actions.action import Targets
+from tasktui.actions.action import ActionTarget, Targets
+from tasktui.actions.actions import ACTIONS
 from tasktui.actions.as_command import SqlSource, command_line, copy
 from tasktui.messages import Notice, ReadFailed, SnapshotRead
 from tasktui.session.cache import NO_ANSWER_AFTER
@@ -265,7 +266,7 @@ class LiveScreen(FramedScreen):
         """Return the reason why a disabled key, or a letter without a binding, does nothing; empty for another key."""
         active = self.active_bindings.get(key)
         if active is None:
-            return f"{key} is not a key of this screen; ? lists its keys" if len(key) == 1 and key.isalpha() else ""
+            return unbound(key) if len(key) == 1 and key.isalpha() else ""
         return "" if active.enabled else str(ReadOnly(why=self.session.why_locked))
 
     def _tick(self) -> None:
@@ -324,3 +325,24 @@ def _is_behind_dialogs(screen: LiveScreen) -> bool:
     """True if only dialogs are in front of a screen, which leave a part of it visible."""
     stack = screen.app.screen_stack
     return screen in stack and all(isinstance(each, ModalScreen) for each in stack[stack.index(screen) + 1 :])
+
+
+SCREENS_WITH = {
+    ActionTarget.TASKS: "2 Tasks",
+    ActionTarget.TASK: "3 Task",
+    ActionTarget.QUEUE: "1 Overview",
+    ActionTarget.HANDLER: "4 Failures",
+    ActionTarget.RUNNER: "5 Runners",
+    ActionTarget.SCHEDULE: "6 Schedules",
+    ActionTarget.ALERT: "1 Overview",
+    ActionTarget.ENTRY: "8 Audit",
+}
+"""A screen with the actions on each kind of thing."""
+
+
+def unbound(key: str) -> str:
+    """The reason why a letter without a binding does nothing, with a screen that has it."""
+    action = next((each for each in ACTIONS.values() if each.key == key), None)
+    if action is None:
+        return f"{key} is not a key of this screen; ? lists its keys"
+    return f"{key} ({action.label.lower()}) is a key of {SCREENS_WITH[action.target]}, not of this screen"

@@ -7,9 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from runner.db.database import Database
+from tasktui.app import Console
 from tasktui.screens import MODES
+from tests import shop
 from tests.conftest import SqliteDatabases
+from tests.picture import SCENES, Scene, shown
+from tests.queries.test_recovery import end_outage
 from tests.store.every_operation import LATER, arrange
+from tests.tasktui.conftest import ON_ONE_DATABASE, WIDE, Watch
 from tests.tasktui.terminal import Terminal
 
 PIECE = re.compile(r"\x1b\[([0-9;]*)m([^\x1b]*)")
@@ -84,6 +89,61 @@ def test_whatever_is_written_can_be_read_on_any_background(url: str, arguments: 
         if any(map(str.isalnum, text)) and not _legible(style)
     }
     assert pale == set()
+
+
+@pytest.fixture(scope="module")
+def shop_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("shop") / "shop.db"
+    asyncio.run(shop.main(path))
+    return f"sqlite:///{path}"
+
+
+DIALOGS = {
+    "attention": SCENES["alerts"],
+    "changes": Scene("failures", (), ("NEW", "by rise", "Only version 4.12.0")),
+    "canary": SCENES["canary"],
+    "quiet list": Scene("tasks", ("?not succeeded", "s"), ("✓ succeeded", "new")),
+    "copy": Scene("task", (":task 1", "?payments.charge", "y"), ("Copy of task 1", "a key copies")),
+    "why": SCENES["why"],
+    "runners": SCENES["runners"],
+}
+"""Dialogs, and screens whose colours depend on the age of their rows, at the shop in its outage."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.parametrize("name", DIALOGS)
+async def test_whatever_a_dialog_writes_can_be_read(shop_url: str, name: str, theme: str) -> None:
+    async with shown(shop_url, DIALOGS[name], theme) as console:
+        assert pale_texts(console) == {}
+
+
+@pytest.mark.slow
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("theme", ["dark", "light"])
+async def test_the_end_of_an_incident_can_be_read(database: Database, watch: Watch, theme: str) -> None:
+    await end_outage(database)
+    async with watch("overview", WIDE) as operator:
+        await operator.command(f"theme {theme}")
+        await operator.sees("was down 55m", "incident")
+        await operator.until(lambda: pale_texts(operator.console) == {})
+
+
+def pale_texts(console: Console) -> dict[str, float]:
+    """The texts in front with less contrast than LEGIBLE; the screen behind a dialog is darkened on purpose."""
+    region = console.screen.region
+    for dialog in console.screen.query(".dialog"):
+        region = dialog.region
+    pale: dict[str, float] = {}
+    rows = console.screen._compositor.render_strips()[region.y : region.bottom]
+    for segment in (segment for row in rows for segment in row.crop(region.x, region.right)):
+        colours = (segment.style.color, segment.style.bgcolor) if segment.style else (None, None)
+        if any(map(str.isalnum, segment.text)):
+            assert None not in colours, segment
+            light = contrast(*(part for colour in colours if colour for part in colour.get_truecolor()))
+            if light < LEGIBLE:
+                pale[segment.text.strip()] = round(light, 1)
+    return pale
 
 
 def _legible(style: str) -> bool:

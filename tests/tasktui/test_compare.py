@@ -14,6 +14,7 @@ from tasktui.dialogs.compare import CompareScreen, chosen_heads
 from tasktui.session.session import Session
 from tests.store.rows import add_live, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
+from tests.tasktui.test_colours import pale_texts
 from tests.tasktui.test_databases import eu, eu_url
 
 __all__ = ["eu", "eu_url"]
@@ -70,6 +71,7 @@ async def test_two_databases_are_compared(database: Database, watch: Watch, eu: 
         await operator.sees("at most 5 running  |  no limit", "4.12.0  |  none")
         assert re.search(r"≠ mail +1 ", operator.text)
         assert re.search(r"≠ parcels +12 +1≠", operator.text)
+        assert pale_texts(operator.console) == {}
         await operator.press("escape")
         await operator.command("compare eu home")
         await operator.sees("eu beside home")

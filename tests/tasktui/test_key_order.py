@@ -169,7 +169,7 @@ async def test_keys_after_a_letter_without_a_binding_are_ignored(ids: list[int],
     async with watch("runners") as operator:
         burst(operator, "X" + REASON)
         await operator.sees_notice(
-            f"X is not a key of this screen; ? lists its keys\n{len(REASON)} keys typed after it"
+            f"X (delete) is a key of 6 Schedules, not of this screen\n{len(REASON)} keys typed after it"
         )
         assert operator.screen.title == "Runners"
 

@@ -1,9 +1,11 @@
 """Keys that lead from one screen to another, and those that move within a screen."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
+from textual.binding import Binding
 from textual.widgets import Input
 
 from runner.db.database import Database
@@ -12,8 +14,14 @@ from runner.model.task import State
 from runner.policy.breaker import Breaker
 from runner.policy.histogram import Histogram
 from runner.store.breaker import declare_breakers
+from tasktui.actions.action import Action
+from tasktui.actions.actions import ACTIONS
+from tasktui.app import Console
 from tasktui.dialogs.ask import ConfirmScreen
+from tasktui.screens import MODES
 from tasktui.shell.heading import Heading
+from tasktui.shell.live import unbound
+from tasktui.widgets.input import TextLine
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_runner, ahead
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
@@ -146,3 +154,35 @@ async def test_a_prompt_keeps_its_sign_while_text_is_typed(watch: Watch, key: st
         await operator.sees(f"\n {sign} {text}")
         await operator.type("")
         await operator.sees(f"\n {sign} ")
+
+
+@pytest.mark.parametrize("action", {action.key: action for action in reversed(ACTIONS.values())}.values())
+def test_a_letter_without_a_binding_names_a_screen_that_has_it(action: Action) -> None:
+    (mode,) = (mode for mode in MODES.values() if f"{mode.key} {mode.title}" in unbound(action.key))
+    assert action.key in {binding.key for binding in mode.screen.BINDINGS if isinstance(binding, Binding)}
+    assert action.label.lower() in unbound(action.key)
+
+
+def test_a_letter_that_no_screen_has_leads_to_the_help() -> None:
+    assert unbound("G") == "G is not a key of this screen; ? lists its keys"
+
+
+@ON_ONE_DATABASE
+async def test_a_console_that_ends_while_a_confirmation_opens_ends_without_a_crash(
+    database: Database, watch: Watch
+) -> None:
+    await add_live(database)
+    async with watch("tasks") as operator:
+        await operator.sees("ready")
+        console, opened = operator.console, list[ConfirmScreen]()
+
+        def push(screen: ConfirmScreen, on_close: Callable[..., None]) -> None:
+            opened.append(screen)
+            Console.push_screen(console, screen, on_close)
+            console.exit()  # Textual composes nothing from now on, and mounts the dialog nevertheless.
+
+        console.push_screen = push
+        await operator.pilot.press("T")
+        await operator.until(lambda: opened and opened[0].is_mounted)
+        assert not opened[0].query(TextLine)
+    assert console.return_code == 0
