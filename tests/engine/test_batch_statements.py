@@ -96,7 +96,7 @@ async def test_a_task_in_another_lane_is_seen_by_the_claim_and_surveyed(
     async with harness.running(poll_interval="1h") as runner:
         await warm(harness, runner, counted)
         await harness.wait_for(await harness.submit("mail.fetch"))
-        assert counted["survey"] == 2  # one finds the lane, and one follows its claim
+        await until(lambda: counted["survey"] == 2)  # one finds the lane, and one follows its claim
         await one_by_one(harness)
         assert counted["survey"] == 2
 

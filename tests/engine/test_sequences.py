@@ -21,7 +21,7 @@ async def test_a_reused_id_stops_no_other_task(harness: Harness) -> None:
         for other in others:
             await harness.wait_for(other)
         assert await harness.database.read(reused_ids) == [old]
-        assert [row.task for row in runner.stuck.rows("settle")] == [old]
+        await until(lambda: [row.task for row in runner.stuck.rows("settle")] == [old])
 
 
 async def test_a_runner_repairs_the_sequences_at_its_start(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:

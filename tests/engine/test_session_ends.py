@@ -40,7 +40,7 @@ async def test_a_claim_sets_the_row_apart(harness: Harness, caplog: pytest.LogCa
             await harness.wait_for(*others)
             await until(lambda: apart(runner, "claim") == [bad])
             await harness.wait_for(await harness.submit("work"))
-            assert not runner.worker.buffer.stalled
+            await until(lambda: not runner.worker.buffer.stalled)
             await accept(harness.database)
             await harness.wait_for(bad)
     assert any(
@@ -62,7 +62,7 @@ async def test_a_settle_sets_the_row_apart(harness: Harness, neighbours: int) ->
         await harness.wait_for(*others)
         await until(lambda: apart(runner, "settle") == [bad])
         await harness.wait_for(await harness.submit("work"))
-        assert not runner.worker.buffer.stalled
+        await until(lambda: not runner.worker.buffer.stalled)
         for name in ("audit_update", "audit_delete"):
             await accept(harness.database, name=name)
         await harness.wait_for(bad)
