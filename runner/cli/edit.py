@@ -164,8 +164,9 @@ async def edit(
 
 def _named_changes(values: NewValues, at: datetime) -> Changes:
     changes = values.changes(at)
-    if not (changes.edited() or values.requeue):
-        raise InvalidInput(why="name at least one change, such as --priority 9; see runner edit --help")
+    if not changes.edited():
+        more = "to run a task again as it is, use runner retry" if values.requeue else "see runner edit --help"
+        raise InvalidInput(why=f"name at least one change, such as --priority 9; {more}")
     return changes
 
 

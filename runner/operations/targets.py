@@ -62,7 +62,8 @@ def objection(verb: str, task: Any) -> str | None:
         return BLOCKED
     if state not in ACCEPTED_STATES[verb]:
         now = "it has succeeded and is" if state is State.SUCCEEDED else f"it is {state},"
-        return f"{now} not {_either(ACCEPTED_STATES[verb])}"
+        hint = ": leave out --requeue to change it" if verb == "requeue" and state in ACCEPTED_STATES["edit"] else ""
+        return f"{now} not {_either(ACCEPTED_STATES[verb])}{hint}"
     if verb == "terminate" and task.cancel_requested:
         return "its termination is already requested"
     if verb == "retry_now" and state is State.WAITING and used_up(task.attempt, task.max_attempts):

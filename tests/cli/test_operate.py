@@ -426,6 +426,9 @@ def test_a_finished_task_is_only_edited_to_run_again(cli: Call, store: Store) ->
     assert cli("edit", id, "--priority", 7, "--requeue", "--dry-run").out == "would change priority: 1 -> 7\n"
     assert cli("edit", id, "--priority", 7, "--requeue").code == Exit.OK
     assert [(task["priority"], task["state"]) for task in store.tasks()] == [(7, State.WAITING)]
+    for option in ("--sql", "--dry-run", "--reason=again"):
+        assert "leave out --requeue to change it" in cli("edit", id, "--priority", 8, "--requeue", option).err
+    assert "use runner retry" in cli("edit", id, "--requeue").err
 
 
 @pytest.mark.slow

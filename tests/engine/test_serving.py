@@ -332,6 +332,34 @@ def test_an_executor_refuses_an_address_that_is_not_safe(url: str, problem: str)
         ServerClient(url, SECRET)
 
 
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_an_executor_refuses_a_file_without_authorities(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    with pytest.raises(InvalidInput, match=r"ca\.pem, whose certificates cannot be read"):
+        ServerClient("https://example.org", SECRET)
+
+
+def test_an_executor_without_tls_is_told_of_a_server_that_closes_its_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def close_after_request() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65_536)
+
+        closing = threading.Thread(target=close_after_request)
+        closing.start()
+        client = ServerClient(f"http://127.0.0.1:{listening.getsockname()[1]}", SECRET)
+        with pytest.raises(ServerUnreachable, match="a server with a certificate needs https"):
+            client.post("pull", {})
+        closing.join()
+
+
 def test_an_executor_names_a_server_that_is_away() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -3,6 +3,7 @@
 import http.client
 import ipaddress
 import json
+import os
 import socket
 import ssl
 import threading
@@ -44,7 +45,8 @@ class ServerClient:
         token: the secret.
 
     Raises:
-        InvalidInput: the URL is not valid, or the token would cross a network in the clear.
+        InvalidInput: the URL is not valid, the token would cross a network in the clear, or the file with the
+            authorities cannot be read.
     """
 
     def __init__(self, url: str, token: str) -> None:
@@ -54,7 +56,7 @@ class ServerClient:
         if parts.scheme == "http" and not is_loopback(parts.hostname):
             raise InvalidInput(why=f"{one_line(url)} would send the token in the clear: use https://")
         self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._tls = _trusting() if parts.scheme == "https" else None
         self._changing = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
         self._busy: dict[http.client.HTTPConnection, str] = {}
@@ -80,7 +82,9 @@ class ServerClient:
         except ssl.SSLCertVerificationError as error:
             raise ServerUnreachable(f"{self.url}: {error.verify_message}; {TRUST}") from None
         except (OSError, http.client.HTTPException) as error:
-            raise ServerUnreachable(f"no answer from {self.url}: {type(error).__name__}: {error}") from None
+            closed = self._tls is None and isinstance(error, http.client.RemoteDisconnected)
+            hint = "; a server with a certificate needs https://" if closed else ""
+            raise ServerUnreachable(f"no answer from {self.url}: {type(error).__name__}: {error}{hint}") from None
         if status >= http.HTTPStatus.INTERNAL_SERVER_ERROR:
             raise ServerUnreachable(f"{self.url} answered {status}: {_problem(text)}")
         if status != http.HTTPStatus.OK:
@@ -135,6 +139,18 @@ class ServerClient:
         if self._tls is None:
             return http.client.HTTPConnection(self._host, self._port)
         return http.client.HTTPSConnection(self._host, self._port, context=self._tls)
+
+
+def _trusting() -> ssl.SSLContext:
+    """Return a context with the authorities to trust; Python ignores a file that it cannot read."""
+    context = ssl.create_default_context()
+    if path := os.environ.get("SSL_CERT_FILE"):
+        try:
+            context.load_verify_locations(path)
+        except OSError as error:
+            why = f"SSL_CERT_FILE names {one_line(path)}, whose certificates cannot be read: {error.strerror or error}"
+            raise InvalidInput(why=why) from None
+    return context
 
 
 def is_loopback(host: str) -> bool:
