@@ -101,6 +101,11 @@ def _direct(table: str, key: str) -> str:
     return _QUERY.format(key=f"t.{key}", rows=f"{table} t", held=f"{_OF_TRANSACTION} t.xmax AND t.{key} = ANY(:keys)")
 
 
+def _numbered(table: str, key: str) -> str:
+    """The rows whose xmax may be the number of several transactions: such a number has been given to some."""
+    return f"SELECT t.{key} FROM {table} t WHERE t.{key} = ANY(:keys) AND t.xmax <> 0 AND mxid_age(t.xmax) > 0"  # noqa: S608 - constants
+
+
 def _of_several(table: str, key: str) -> str:
     """Several transactions at once have a number of their own, which only the server resolves."""
     rows = f"{table} t JOIN LATERAL pg_get_multixact_members(t.xmax) m ON t.{key} = :key"
@@ -146,9 +151,11 @@ async def locks_of(tx: Transaction, column: sa.Column[Any], keys: Sequence[Any])
         return {}
     table, key = full_name(column.table), column.name
     kind = sa.Text if isinstance(keys[0], str) else sa.BigInteger
-    direct = sa.text(_direct(table, key)).bindparams(sa.bindparam("keys", type_=sa.ARRAY(kind)))
-    sessions = _oldest(await tx.rows(direct, {"keys": list(keys)}))
-    for each in keys if len(keys) <= MOST else ():
+    looks = (_direct(table, key), _numbered(table, key))
+    texts = (sa.text(each).bindparams(sa.bindparam("keys", list(keys), sa.ARRAY(kind))) for each in looks)
+    rows, numbered = await tx.gather(*map(tx.rows, texts))
+    sessions = _oldest(rows)
+    for (each,) in numbered if len(keys) <= MOST else ():
         if each not in sessions:
             sessions |= await _several(tx, table, key, each)
     return sessions
