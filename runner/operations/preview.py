@@ -146,10 +146,10 @@ async def matching_ids(tx: Transaction, task_filter: Filter, cap: int = CAP) -> 
 
 
 async def _outlines(tx: Transaction, ids: Sequence[int]) -> list[Outline]:
-    outlines = []
+    statements = []
     for table in (tx.tables.task, tx.tables.history):
         columns: list[Any] = readable(tx, [table.c[name] for name in Outline._fields if name in table.c])
         columns.append(displayed_state(tx.tables, table).label("shown"))
-        rows = await tx.execute(sa.select(*columns).where(tx.dialect.one_of(table.c.id, ids)))
-        outlines += [from_row(Outline, row) for row in rows.mappings()]
-    return outlines
+        statements.append(sa.select(*columns).where(tx.dialect.one_of(table.c.id, ids)))
+    found = await tx.gather(*map(tx.execute, statements))
+    return [from_row(Outline, row) for rows in found for row in rows.mappings()]

@@ -62,8 +62,9 @@ async def read_side(tx: Transaction, name: str, at: datetime | None = None) -> S
 
 
 async def _present(tx: Transaction, name: str) -> Side:
-    queues = {queue.queue: _figures(queue) for queue in await counts(tx)}
-    alive = [runner for runner in await runners(tx) if runner.alive]
+    of_queues, all_runners = await tx.gather(counts(tx), runners(tx))
+    queues = {queue.queue: _figures(queue) for queue in of_queues}
+    alive = [runner for runner in all_runners if runner.alive]
     slots = sum(runner.capacity for runner in alive)
     versions = ", ".join(sorted({runner.version for runner in alive})) or "none"
     return Side(name, queues, {"runners": str(len(alive)), "slots": f"{slots:,}", "versions": versions})

@@ -175,13 +175,12 @@ async def last_failed(tx: Transaction, fingerprints: Sequence[str]) -> float | N
     Args:
         tx: an open transaction; one statement per group walks along the index of fingerprints, and one reads the clock.
     """
-    attempt, now = tx.tables.attempt.c, await clock(tx)
-    times = []
-    for fingerprint in fingerprints:
-        of_group = (attempt.fingerprint == fingerprint) & (attempt.verb != INTERRUPTED_VERB)
-        (ended_at,) = readable(tx, [attempt.ended_at])
-        latest = sa.select(ended_at).where(of_group).order_by(attempt.ended_at.desc()).limit(1)
-        times += [at for (value,) in await tx.rows(latest) if (at := moment(value)) is not None]
+    attempt = tx.tables.attempt.c
+    (ended_at,) = readable(tx, [attempt.ended_at])
+    counted = sa.select(ended_at).where(attempt.verb != INTERRUPTED_VERB).order_by(attempt.ended_at.desc()).limit(1)
+    steps = (tx.rows(counted.where(attempt.fingerprint == fingerprint)) for fingerprint in fingerprints)
+    now, found = await tx.gather(clock(tx), tx.gather(*steps))
+    times = [at for rows in found for (value,) in rows if (at := moment(value)) is not None]
     return max(0.0, (now - max(times)).total_seconds()) if times else None
 
 

@@ -26,10 +26,12 @@ async def limit_usages(tx: Transaction, names: Mapping[str, str] | None = None) 
     Returns:
         One usage for each queue and handler with a limit, queues first, by name.
     """
-    rows = [(kind, row) for kind in ("queue", "handler") for row in await _limited(tx, kind, names)]
+    kinds = ("queue", "handler")
+    found = await tx.gather(*(_limited(tx, kind, names) for kind in kinds))
+    rows = [(kind, row) for kind, of_kind in zip(kinds, found, strict=True) for row in of_kind]
     if not rows:
         return []
-    at, running = await clock(tx), await running_by_limit(tx)
+    at, running = await tx.gather(clock(tx), running_by_limit(tx))
     usages = []
     for kind, row in rows:
         name = as_text(row["name"])

@@ -1,11 +1,11 @@
 """Applying confirmed actions in transactions of the store."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from runner.db.transaction import Transaction, clock
 from runner.filter.parse import Filter
@@ -40,7 +40,6 @@ from tasktui.render.render import line
 from tasktui.session.session import Job, Session
 
 if TYPE_CHECKING:
-    from runner.operations.preview import Preview
     from runner.queries.audit import AuditRecord  # imports modules that the first screen does not need
     from runner.queries.task.detail import TaskDetail
 
@@ -63,32 +62,52 @@ async def previews(
     session: Session, action: Action, filters: Sequence[Filter], values: Mapping[str, object] = NO_VALUES
 ) -> list[ActionPlan]:
     """Preview an action on the tasks that match each of several filters, all at the same moment."""
-    previewed = await session.read(_previews, filters, action.verb, values)
-    plans = [plan_for_filter(action, each, of, values) for each, of in zip(filters, previewed, strict=True)]
-    return [await with_obstacles(session, each) for each in plans] if action.verb == "retry_now" else plans
+    return await session.read(_previews, action, filters, values)
 
 
 async def _previews(
-    tx: Transaction, filters: Sequence[Filter], verb: str, values: Mapping[str, object]
-) -> "list[Preview]":
-    return [await apply_preview(tx, each, verb, values=values) for each in filters]
+    tx: Transaction, action: Action, filters: Sequence[Filter], values: Mapping[str, object]
+) -> list[ActionPlan]:
+    steps = (apply_preview(tx, each, action.verb, values=values) for each in filters)
+    previewed, obstacles = await tx.gather(tx.gather(*steps), _obstacles(tx, action))
+    plans = [plan_for_filter(action, each, of, values) for each, of in zip(filters, previewed, strict=True)]
+    return [_with(obstacles, each) for each in plans]
 
 
 async def with_obstacles(session: Session, planned: ActionPlan) -> ActionPlan:
     """Return the plan of a retry with the open breakers and the pauses that its tasks meet."""
-    return replace(planned, obstacles=(*planned.obstacles, *await session.read(_obstacles, planned)))
+    return _with(await session.read(_obstacles, planned.action), planned)
 
 
-async def _obstacles(tx: Transaction, planned: ActionPlan) -> tuple[str, ...]:
-    """The open breakers and the pauses that the tasks of a retry meet; the samples name their handlers."""
-    handlers = {task.handler for task in planned.samples}
-    open_breakers = [row.handler for row in await breakers(tx, only_open=True) if row.state and row.handler in handlers]
-    paused = (await read_pauses(tx)).queues
-    queues = dict.fromkeys(queue for _, queue in planned.groups if queue in paused)
-    return (
-        *(f"The breaker of {name} is open: its tasks wait for the next probe." for name in open_breakers),
+class Obstacles(NamedTuple):
+    """The obstacles that the tasks of a retry may meet.
+
+    Args:
+        handlers: the handlers with an open breaker.
+        queues: the paused queues.
+    """
+
+    handlers: Collection[str] = ()
+    queues: Collection[str] = ()
+
+
+async def _obstacles(tx: Transaction, action: Action) -> Obstacles:
+    if action.verb != "retry_now":
+        return Obstacles()
+    found, paused = await tx.gather(breakers(tx, only_open=True), read_pauses(tx))
+    return Obstacles([row.handler for row in found if row.state], paused.queues)
+
+
+def _with(obstacles: Obstacles, planned: ActionPlan) -> ActionPlan:
+    """Add the obstacles of a plan's tasks, whose samples name their handlers."""
+    sampled = {task.handler for task in planned.samples}
+    handlers = [name for name in obstacles.handlers if name in sampled]
+    queues = dict.fromkeys(queue for _, queue in planned.groups if queue in obstacles.queues)
+    texts = (
+        *(f"The breaker of {name} is open: its tasks wait for the next probe." for name in handlers),
         *(f"Queue {name} is paused: its tasks wait." for name in queues),
     )
+    return replace(planned, obstacles=(*planned.obstacles, *texts))
 
 
 async def changes_since(session: Session, plan: ActionPlan) -> str:

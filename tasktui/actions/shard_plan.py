@@ -1,5 +1,6 @@
 """The plan of an action on tasks in several shards, with one question about all of them."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,13 +10,12 @@ from runner.filter.fields import Operator
 from runner.filter.parse import Filter
 from runner.model.shard import ShardId
 from runner.queries.counting import total_of
-from runner.queries.failures import fails_now
 from tasktui.actions import perform
 from tasktui.actions.action import Action, Targets
 from tasktui.actions.each_shard import in_databases
 from tasktui.actions.plan import NO_VALUES, SAMPLES, ActionPlan, plan
 from tasktui.actions.question import Dialog, Question
-from tasktui.actions.task_question import question
+from tasktui.actions.task_question import question, seconds_since_failure
 from tasktui.messages import Notice
 from tasktui.session.session import Session
 from tasktui.session.shards import ShardsSession
@@ -36,9 +36,12 @@ async def ask_in_shards(action: Action, session: ShardsSession, parts: Mapping[s
     """Ask for confirmation of an action on tasks in several shards. A shard without an answer is left out."""
 
     async def of_shard(each: Session, targets: Targets) -> tuple[ActionPlan, float | None]:
-        own, task_filter = await planned(action, each, targets), targets.task_filter()
-        is_retry = action.verb == "retry_now" and task_filter is not None
-        return own, await each.read(fails_now, task_filter) if is_retry and task_filter is not None else None
+        task_filter = targets.task_filter()
+        if task_filter is None:
+            return await planned(action, each, targets), None
+        fails = seconds_since_failure(action, each, task_filter)
+        own, seconds = await asyncio.gather(planned(action, each, targets), fails)
+        return own, seconds
 
     async def asked(parts: Mapping[str, Targets], words: str, wider: Question | None = None) -> Dialog:
         found, errors = await in_databases(session, parts, of_shard)

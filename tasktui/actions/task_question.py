@@ -1,5 +1,6 @@
 """The question about the tasks of an action."""
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
@@ -55,20 +56,26 @@ async def _ask_for_filter(action: Action, session: Session, task_filter: Filter,
     from tasktui.actions import perform  # imports all operations, which the first screen does not need
 
     filters = [task_filter] if scope is None else [task_filter, scope.whole]
-    planned, *whole = await perform.previews(session, action, filters)
+    (planned, *whole), fails = await asyncio.gather(
+        perform.previews(session, action, filters), seconds_since_failure(action, session, task_filter)
+    )
     if not planned.eligible.number:
         return question(planned, session)
     if action.verb == "signal":
         return await _ask_for_signal(planned, session)
-    from runner.queries.failures import fails_now
-
-    fails = await session.read(fails_now, task_filter) if action.verb == "retry_now" else None
     if scope is None:
         return question(planned, session, fails=fails)
     more = [each for each in whole if each.eligible != planned.eligible]
     wider = question(more[0], session, of=scope.whole_words, fails=fails) if more else None
     wider = wider if isinstance(wider, Question) else None
     return question(planned, session, of=scope.words, wider=wider, fails=fails)
+
+
+async def seconds_since_failure(action: Action, session: Session, task_filter: Filter) -> float | None:
+    """The seconds since the causes of the tasks of a retry failed last; None if they are calm."""
+    from runner.queries.failures import fails_now
+
+    return await session.read(fails_now, task_filter) if action.verb == "retry_now" else None
 
 
 def question(

@@ -1,5 +1,6 @@
 """WhyScreen and WhyManyScreen: dialogs that explain why a task, or many tasks, are not running."""
 
+import asyncio
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -129,8 +130,11 @@ class WhyManyScreen(WhyScreen):
 
     async def read(self) -> object:
         """Read the causes, and count the dead tasks, which wait for nothing."""
-        self._dead = await self.session.read(count_matches, self._dead_filter)
-        return await self.session.read(why_many, self._filter, self.session.zone)
+        self._dead, answer = await asyncio.gather(
+            self.session.read(count_matches, self._dead_filter),
+            self.session.read(why_many, self._filter, self.session.zone),
+        )
+        return answer
 
     def answer_lines(self, answer: Any, width: int) -> Iterable[Content]:
         """Render the causes."""

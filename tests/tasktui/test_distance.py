@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable
+from datetime import UTC
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -10,11 +12,19 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.db.transaction import clock
+from runner.filter.parse import parse_filter
 from runner.model.task import NewTask
+from runner.queries.comparison import read_side
 from runner.queries.overview import SHALLOW, read_overview
+from runner.queries.task_list.search import page
+from runner.queries.why.many import why_many
+from runner.queries.why.why import why
 from runner.settings import Settings
 from runner.store.submit import submit
 from runner.urls import parse_url
+from tasktui.actions import perform
+from tasktui.actions.actions import ACTIONS
 from tasktui.app import Console
 from tasktui.commands.syntax import SCREENS
 from tasktui.session.cache import Timeout, TtlCache
@@ -22,7 +32,7 @@ from tasktui.session.session import ROUND_TRIPS, Session
 from tasktui.session.write_lock import UNOPENED, WriteLock
 from tests.conftest import on_postgresql
 from tests.postgres.distance import DistantServer
-from tests.shop import fill
+from tests.shop import MINUTE, NOW, fill
 from tests.store.rows import ahead
 from tests.tasktui.conftest import WIDE, Operator
 
@@ -68,6 +78,38 @@ async def test_a_screen_needs_few_round_trips(
                     before = list(far.round_trips)
                     await screen.read()
                     assert far.longest(before) <= ROUND_TRIPS, mode
+            await session.finish()
+        finally:
+            await session.database.dispose()
+
+
+QUEUE = parse_filter("queue:payments", NOW, UTC)
+FAILED = [parse_filter(each, NOW, UTC) for each in ("handler:payments.charge state:dead", "state:dead")]
+
+READS: dict[str, tuple[Callable[[Session, int], Awaitable[object]], int]] = {
+    "why": (lambda session, task: session.read(why, task, UTC), 8),
+    "why of many": (lambda session, _: session.read(why_many, QUEUE, UTC), 8),
+    "retry": (lambda session, _: perform.previews(session, ACTIONS["retry"], FAILED), 8),
+    "comparison with the past": (lambda session, _: session.read(read_side, "before", NOW - 20 * MINUTE), 12),
+}
+"""The reads of dialogs, and their maximum numbers of round trips."""
+
+
+@on_postgresql
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READS)
+async def test_a_dialog_needs_few_round_trips(database: Database, migrated_url: str, tmp_path: Path, name: str) -> None:
+    await fill(database)
+    waiting = parse_filter("handler:payments.charge state:ready", NOW, UTC)
+    (task, *_) = (await database.read(page, waiting, limit=1)).tasks
+    read, most = READS[name]
+    async with DistantServer(migrated_url, WAY).opened() as far:
+        session = session_of(far.url, tmp_path)
+        try:
+            await session.read(clock)  # opens the connection
+            before = list(far.round_trips)
+            await read(session, task.id)
+            assert 0 < far.longest(before) <= most
             await session.finish()
         finally:
             await session.database.dispose()

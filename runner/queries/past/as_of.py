@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -118,15 +119,16 @@ async def read_moment(tx: Transaction, written: str, zone: tzinfo) -> datetime:
     Raises:
         InvalidInput: the text is not a moment, or the moment is in the future or before the first task.
     """
-    now = await clock(tx)
+    now, *first_submits = await tx.gather(
+        clock(tx), *(_first_submit(tx, table) for table in (tx.tables.task, tx.tables.history))
+    )
     try:
         at = parse_moment(written.strip().removesuffix(" ago"), now, zone, past=True)
     except InvalidMoment as error:
         raise InvalidInput(why=f"{error.fields['text']} is not a past time: {error.fields['why']}. {FORMS}") from error
     if at > now:
         raise InvalidInput(why=f"{format_moment(at, zone)} is in the future. {FORMS}")
-    times = [moment(await _first_submit(tx, table)) for table in (tx.tables.task, tx.tables.history)]
-    first = min((time for time in times if time is not None), default=None)
+    first = min((time for time in map(moment, first_submits) if time is not None), default=None)
     if first is None or at < first:
         beginning = (
             f"the first known task was submitted at {format_moment(first, zone)}" if first else "there are no tasks"
@@ -157,10 +159,8 @@ async def tasks_as_of(
     matches = matcher(task_filter, at)
     states = _states(task_filter)
     only_alive = ALIVE.issuperset(states) if states else False
-    audited = await reads_audit(tx)
-    last = await last_id(tx, at + LEEWAY)
+    (audited, undone), last = await tx.gather(_undone(tx, at), last_id(tx, at + LEEWAY))
     if only_alive:
-        undone = await _undone(tx, at, audited)
         candidates, more = await _unfinished(tx, at, last, undone, claimed=CLAIMED.issuperset(states))
         ids = [id for id in candidates if after is None or id < after]
     else:
@@ -203,24 +203,25 @@ async def task_as_of(tx: Transaction, id: int, at: datetime) -> PastTask:
 
 async def queues_as_of(tx: Transaction, at: datetime) -> PastQueues:
     """Count the tasks of each queue by their state at a moment, with its pause, its limits and its rates of then."""
-    audited = await reads_audit(tx)
-    undone = await _undone(tx, at, audited)
-    ids, more = await _unfinished(tx, at, await last_id(tx, at + LEEWAY), undone)
+    (audited, undone), last = await tx.gather(_undone(tx, at), last_id(tx, at + LEEWAY))
+    ids, more = await _unfinished(tx, at, last, undone)
+    parts = [ids[start : start + MAX_CHUNK] for start in range(0, len(ids), MAX_CHUNK)]
+    end = at.replace(second=0, microsecond=0)
+    reconstructions, dead, (minute, hour), (queues, handlers) = await tx.gather(
+        tx.gather(*(reconstructed(tx, part, at, audited=audited) for part in parts)),
+        _dead(tx, at, undone),
+        tx.gather(flows_between(tx, end - MINUTE, end), flows_between(tx, at - 60 * MINUTE, at)),
+        tx.gather(*(registries_as_of(tx, at, kind, audited=audited) for kind in ("queue", "handler"))),
+    )
     states: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     oldest: dict[str, float] = {}
     busy: Counter[tuple[int | None, str]] = Counter()
-    for chunk in _chunks(ids):
-        for past in await reconstructed(tx, chunk, at, audited=audited):
-            task = past.task
-            states[task.queue][past.word] += 1
-            busy.update([(task.runner_id, task.host or "")] if past.word == State.RUNNING else [])
-            if past.word == Shown.READY and task.run_at is not None:
-                oldest[task.queue] = max(oldest.get(task.queue, 0.0), (at - task.run_at).total_seconds())
-    dead = await _dead(tx, at, undone)
-    end = at.replace(second=0, microsecond=0)
-    minute = await flows_between(tx, end - MINUTE, end)
-    hour = await flows_between(tx, at - 60 * MINUTE, at)
-    queues, handlers = [await registries_as_of(tx, at, kind, audited=audited) for kind in ("queue", "handler")]
+    for past in chain.from_iterable(reconstructions):
+        task = past.task
+        states[task.queue][past.word] += 1
+        busy.update([(task.runner_id, task.host or "")] if past.word == State.RUNNING else [])
+        if past.word == Shown.READY and task.run_at is not None:
+            oldest[task.queue] = max(oldest.get(task.queue, 0.0), (at - task.run_at).total_seconds())
     names = sorted({*states, *dead, *hour, *(name for name, entry in queues.items() if any(entry))})
     rows = [
         PastQueue(
@@ -261,20 +262,24 @@ async def _unfinished(
     task, history = tx.tables.task.c, tx.tables.history.c
     live = sa.select(task.id, task.fence).where(task.id <= last).order_by(task.id.desc())
     later = sa.select(history.id).where(history.finished_at > at, history.id <= last).order_by(history.finished_at)
-    rows = await tx.rows(live.limit(CANDIDATES + 1))
+    rows, finished = await tx.gather(tx.rows(live.limit(CANDIDATES + 1)), tx.rows(later.limit(CANDIDATES + 1)))
     unclaimed = {id for id, fence in rows if claimed and fence == 0}
-    ids = {*undone, *(id for id, _ in rows), *(row[0] for row in await tx.rows(later.limit(CANDIDATES + 1)))}
+    ids = {*undone, *(id for id, _ in rows), *(row[0] for row in finished)}
     candidates = sorted(ids, reverse=True)[:CANDIDATES]
     return [id for id in candidates if id not in unclaimed], len(ids) > CANDIDATES
 
 
-async def _undone(tx: Transaction, at: datetime, audited: bool) -> list[int]:
-    """The ids of tasks with a retry or a submit that was undone after a moment, so that they finished earlier."""
-    if not audited:
-        return []
+async def _undone(tx: Transaction, at: datetime) -> tuple[bool, list[int]]:
+    """Whether the login may read the audit, and the tasks that finished earlier than their rows have it.
+
+    A retry or a submit of them was undone after the moment.
+    """
+    if not await reads_audit(tx):
+        return False, []
     table = tx.tables.audit.c
     undos = [table.verb.in_(("undo_retry", "cancel")), table.at > at, table.task_id.is_not(None)]
-    return sorted({entry.task_id for entry in await entries(tx, [], undos, CANDIDATES) if entry.task_id is not None})
+    changes = await entries(tx, [], undos, CANDIDATES)
+    return True, sorted({entry.task_id for entry in changes if entry.task_id is not None})
 
 
 async def _dead(tx: Transaction, at: datetime, undone: Sequence[int]) -> dict[str, Count]:
@@ -301,23 +306,35 @@ ATTEMPT = ("task_id", "fence", "attempt", "started_at", "ended_at", "runner_id",
 
 
 async def _read_evidence(tx: Transaction, ids: Sequence[int], *, audited: bool) -> dict[int, Evidence]:
-    rows: dict[int, Mapping[Any, Any]] = {}
+    attempt, dependency, audit = tx.tables.attempt, tx.tables.dependency, tx.tables.audit
+    tasks = []
     for table in (tx.tables.task, tx.tables.history):
         columns = _short(tx, table, [name for name in ROW if name in table.c], ("key", "tenant", "error"))
-        rows |= {row["id"]: row for row in await _of(tx, sa.select(*columns), table.c.id, ids)}
-    attempt, dependency, audit = tx.tables.attempt, tx.tables.dependency, tx.tables.audit
-    attempts, dependencies, changes = defaultdict(list), defaultdict(list), defaultdict(list)
-    columns = _short(tx, attempt, [*ATTEMPT, "message"], ("message",))
-    for row in await _of(tx, sa.select(*columns).order_by(attempt.c.fence), attempt.c.task_id, ids):
-        attempts[row["task_id"]].append(row)
+        tasks.append((sa.select(*columns), table.c.id))
+    attempts = sa.select(*_short(tx, attempt, [*ATTEMPT, "message"], ("message",))).order_by(attempt.c.fence)
     columns = readable(tx, [dependency.c[name] for name in ("id", "task_id", "parent_id", "satisfied_at")])
-    for row in await _of(tx, sa.select(*columns).order_by(dependency.c.id), dependency.c.task_id, ids):
-        dependencies[row["task_id"]].append(row)
-    if audited:
-        statement = sa.select(*readable(tx, audit.c)).order_by(audit.c.id)
-        for row in await _of(tx, statement, audit.c.task_id, ids):
-            changes[row["task_id"]].append(from_row(AuditRecord, row))
-    return {id: Evidence(row, attempts[id], changes[id], dependencies[id]) for id, row in rows.items()}
+    dependencies = sa.select(*columns).order_by(dependency.c.id)
+    changes = sa.select(*readable(tx, audit.c)).order_by(audit.c.id)
+    live, past, *others = await tx.gather(
+        *(_of(tx, *each, ids) for each in tasks),
+        _of(tx, attempts, attempt.c.task_id, ids),
+        _of(tx, dependencies, dependency.c.task_id, ids),
+        *([_of(tx, changes, audit.c.task_id, ids)] if audited else []),
+    )
+    of_task: list[dict[int, list[Any]]] = [defaultdict(list) for _ in range(3)]
+    for rows_of, rows in zip(of_task, others, strict=False):
+        for row in rows:
+            rows_of[row["task_id"]].append(row)
+    attempts_of, dependencies_of, changes_of = of_task
+    return {
+        row["id"]: Evidence(
+            row,
+            attempts_of[row["id"]],
+            [from_row(AuditRecord, change) for change in changes_of[row["id"]]],
+            dependencies_of[row["id"]],
+        )
+        for row in (*live, *past)
+    }
 
 
 def _short(tx: Transaction, table: sa.Table, names: Sequence[str], long: Sequence[str]) -> list[Any]:

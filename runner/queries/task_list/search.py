@@ -262,11 +262,18 @@ async def page_script(tx: Transaction, task_filter: Filter, sort: Sort, limit: i
     return text
 
 
+PROBES = 15
+"""The ids to look at in one round trip of a search."""
+
+
 async def last_id(tx: Transaction, at: datetime) -> int:
-    """The highest id of a task that was submitted up to a moment; 0 without one."""
-    low, high = 0, 0
-    for table in (tx.tables.task, tx.tables.history):
-        high = max(high, await tx.scalar(sa.select(sa.func.max(table.c.id))) or 0)
+    """The highest id of a task that was submitted up to a moment; 0 without one.
+
+    Each step looks at several ids in the range that is left, in one round trip.
+    """
+    tables = (tx.tables.task, tx.tables.history)
+    highest = await tx.gather(*(tx.scalar(sa.select(sa.func.max(table.c.id))) for table in tables))
+    low, high = 0, max(id or 0 for id in highest)
     probe = sa.bindparam("probe", type_=sa.BigInteger)
     parts = [
         sa.select(
@@ -276,15 +283,18 @@ async def last_id(tx: Transaction, at: datetime) -> int:
             .limit(1)
             .subquery()
         )
-        for t in (tx.tables.task, tx.tables.history)
+        for t in tables
     ]
     statement = sa.union_all(*parts)
     while low < high:
-        middle = (low + high + 1) // 2
-        rows = [(row[0], moment(row[1])) for row in await tx.rows(statement, {"probe": middle})]
-        id, submitted = min(rows, key=lambda row: row[0], default=(0, None))
-        if id and submitted is not None and submitted <= at:
-            low = max(id, middle)
-        else:
-            high = middle - 1
+        step = -(-(high - low) // (PROBES + 1))
+        probes = range(low + step, high + 1, step)
+        found = await tx.gather(*(tx.rows(statement, {"probe": each}) for each in probes))
+        for probed, rows in zip(probes, found, strict=True):
+            times = [(row[0], moment(row[1])) for row in rows]
+            id, submitted = min(times, key=lambda each: each[0], default=(0, None))
+            if not id or submitted is None or submitted > at:
+                high = probed - 1
+                break
+            low = max(id, probed)
     return low

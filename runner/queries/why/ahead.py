@@ -38,11 +38,13 @@ async def ahead(
     levels: dict[int, list[Lane]] = defaultdict(list)
     for lane in lanes:
         levels[order.level(lane.priority_in(order), priority)].append(lane)
-    total, position = 0, None if run_at is None else _literal(run_at)
-    for level in sorted(levels, reverse=True):
-        for condition in order.ahead_of(row.c, level, id, position):
-            total += await _walked(tx, row, levels[level], condition, cap + 1 - total)
-    return capped(total, cap)
+    position = None if run_at is None else _literal(run_at)
+    walks = [
+        _walked(tx, row, levels[level], condition, cap + 1)
+        for level in levels
+        for condition in order.ahead_of(row.c, level, id, position)
+    ]
+    return capped(sum(await tx.gather(*walks)), cap)
 
 
 def _literal(run_at: Any) -> sa.ColumnElement[Any]:
@@ -51,8 +53,6 @@ def _literal(run_at: Any) -> sa.ColumnElement[Any]:
 
 async def _walked(tx: Transaction, row: Any, lanes: Sequence[Lane], condition: Any, limit: int) -> int:
     """Count the tasks of lanes, with one walk per lane along the index `ready`, up to a common limit."""
-    if not lanes or limit <= 0:
-        return 0
     lane = sa.select(tx.dialect.rows("lane", LANE_COLUMNS)).cte("lane")
     same_lane = sa.and_(*(row.c[name] == lane.c[name] for name in LANE_COLUMNS))
     scope = ClaimScope(tx.tables)
@@ -100,16 +100,17 @@ async def arrivals(tx: Transaction, lanes: Sequence[Lane], priority: int, order:
     newest = sa.select(past.queue, past.handler, past.priority, (past.run_at >= start).label("recent"))
     newest = newest.where(past.finished_at >= start).order_by(past.finished_at.desc(), past.id.desc()).limit(SAMPLE)
     sample = newest.subquery()
-    groups = sa.select(sample, sa.func.count()).group_by(*sample.c)
+    row = tx.tables.task.alias("before")
+    waits = is_state(row.c.state, State.WAITING) & row.c.run_at.between(start, db_now())
+    finished = tx.rows(sa.select(sample, sa.func.count()).group_by(*sample.c))
+    waiting: int
+    groups, waiting = await tx.gather(finished, _walked(tx, row, above, waits, SAMPLE))
     work_keys = {(lane.queue, lane.handler) for lane in lanes}
     total = overtaking = 0
-    for queue, handler, other, recent, number in await tx.rows(groups):
+    for queue, handler, other, recent, number in groups:
         if (queue, handler) in work_keys:
             total += number
             overtaking += number if recent and order.level(order.effective(other, False), priority) > 0 else 0
-    row = tx.tables.task.alias("before")
-    waits = is_state(row.c.state, State.WAITING) & row.c.run_at.between(start, db_now())
-    waiting = await _walked(tx, row, above, waits, SAMPLE)
     return rate * overtaking / total + waiting / WINDOW if total else waiting / WINDOW
 
 

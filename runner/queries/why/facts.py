@@ -15,16 +15,16 @@ from runner.model.task import Priority, State
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import STRICT, ClaimOrder, known_order
 from runner.policy.claim_policy import CLAIM_POLICY, ORDERING
-from runner.policy.lanes import Lane
+from runner.policy.lanes import Head, Lane
 from runner.policy.limits import LimitUsage
 from runner.queries.audit import AuditRecord, audit
 from runner.queries.counting import Count
 from runner.queries.limits import limit_usages
 from runner.queries.registries import Pauses, RegistryEntry, entry, pauses
 from runner.queries.rows import as_int, as_text, from_row, moment, readable
-from runner.queries.runners import RunnerRow, SlotKind, busy_slots, runner_of, runners
+from runner.queries.runners import RunnerRow, SlotKind, busy_slots, runners
 from runner.queries.signatures import chunk_sizes, stored_signature
-from runner.queries.stuck_rows import stuck_on, with_sessions
+from runner.queries.stuck_rows import stuck_on
 from runner.queries.task.attempts import last_rule
 from runner.queries.task.parents import Parent, parents
 from runner.queries.task.steps import StepRow, pending_steps
@@ -101,7 +101,7 @@ class Facts:
         predecessor: the task whose turn it is, of those with its order key; None if it is its own turn.
         order: the order in which the runners of such tasks claim.
         rule: the rule for unexpected results that decided after its last attempt; "" without one.
-        stuck: the verbs of live runners that could not change its row, with the reasons.
+        stuck: the verbs of live runners that could not change its row, with the reasons as they stored them.
         codec: what encrypts the tasks of its handler, if no live runner has that; None without a codec.
         pending: the steps of a waiting task that are not done: its sleeps and waits, and its failed calls.
         started: True unless it was claimed a while ago, and no start is recorded.
@@ -155,91 +155,128 @@ async def read_facts(tx: Transaction, id: int, cap: int = CAP) -> Facts:
     """Read the data that decides whether and when a task runs.
 
     Args:
-        tx: an open transaction; about twenty statements are executed, each along an index.
+        tx: an open transaction; about twenty statements are executed, each along an index, in four round trips.
         cap: maximum number of tasks to count.
 
     Raises:
         TaskNotFound: neither the live table nor the history has a task with this id.
     """
-    row = await _row(tx, id)
+    row, at, all_runners = await tx.gather(_row(tx, id), clock(tx), runners(tx))
     facts = Facts(
         from_row(TaskRow, row),
-        await clock(tx),
+        at,
         frozenset(name.removeprefix(MET) for name, met in row.items() if name.startswith(MET) and not met),
         bool(row["later"]),
         moment(row.get("deadline_at")),
+        runners=tuple(all_runners),
         bucket=as_int(row["bucket"]),
     )
-    if facts.task.state in (State.WAITING, State.DEAD) and facts.task.attempt:
-        facts = replace(facts, rule=await last_rule(tx, id, facts.task.attempt))
     match facts.task.state:
-        case State.WAITING:
-            facts = replace(facts, pending=tuple(await pending_steps(tx, id)))
-            return await _of_waiting(tx, facts, None if facts.later else row["run_at"], cap)
-        case State.BLOCKED:
-            facts = replace(facts, parents=await parents(tx, id))
-            return await _of_waiting(tx, facts, None, cap)
+        case State.WAITING | State.BLOCKED:
+            run_at = None if facts.later or facts.task.state is State.BLOCKED else row["run_at"]
+            facts = await _of_waiting(tx, facts, run_at, cap)
         case State.RUNNING:
-            facts = replace(facts, runner=await runner_of(tx, facts.task.runner_id), runners=tuple(await runners(tx)))
-            facts = replace(facts, stuck=await _stuck(tx, id, facts.runners))
+            facts = replace(facts, runner=next((each for each in all_runners if each.id == facts.task.runner_id), None))
             claimed_at = facts.task.claimed_at
-            if row.get("started_at") is None and claimed_at and (facts.at - claimed_at).total_seconds() > UNMARKED:
+            if row.get("started_at") is None and claimed_at and (at - claimed_at).total_seconds() > UNMARKED:
                 facts = replace(facts, started=False, chunk=await _chunk(tx, facts.task.handler))
-    return replace(facts, terminated=await _terminated(tx, id))
+            facts = replace(facts, terminated=await _terminated(tx, id))
+        case _:
+            rule, terminated = await tx.gather(_rule(tx, facts.task), _terminated(tx, id))
+            return replace(facts, rule=rule, terminated=terminated)
+    return replace(facts, stuck=tuple(each for each in stuck_on(all_runners) if each.task == id))
 
 
-async def _stuck(tx: Transaction, id: int, runners: Sequence[RunnerRow]) -> tuple[StuckRow, ...]:
-    return tuple(await with_sessions(tx, [row for row in stuck_on(runners) if row.task == id]))
+async def _rule(tx: Transaction, task: TaskRow) -> str:
+    """The rule that decided after the last attempt; "" without one."""
+    decided = task.attempt and task.state in (State.WAITING, State.DEAD)
+    return await last_rule(tx, task.id, task.attempt) if decided else ""
 
 
 async def _row(tx: Transaction, id: int) -> sa.RowMapping:
-    for table in (tx.tables.task, tx.tables.history):
-        flags: dict[str, sa.ColumnElement[Any]] = {"later": table.c.run_at > db_now()}
-        if table is tx.tables.task:
-            met = CLAIM_POLICY.met(table.c, ClaimScope(tx.tables))
-            flags |= {f"{MET}{name}": condition for name, condition in met.items()}
-        labelled = (flag.label(name) for name, flag in flags.items())
-        columns = [*readable(tx, table.c), *computed(tx.tables, table), *labelled]
-        row = (await tx.execute(one_task(tx, table, id, columns))).mappings().one_or_none()
-        if row is not None:
-            return row
+    live, past = await tx.gather(*(_rows(tx, table, id) for table in (tx.tables.task, tx.tables.history)))
+    for row in (*live, *past):
+        return row
     raise TaskNotFound(id=id)
+
+
+async def _rows(tx: Transaction, table: sa.Table, id: int) -> Sequence[sa.RowMapping]:
+    flags: dict[str, sa.ColumnElement[Any]] = {"later": table.c.run_at > db_now()}
+    if table is tx.tables.task:
+        met = CLAIM_POLICY.met(table.c, ClaimScope(tx.tables))
+        flags |= {f"{MET}{name}": condition for name, condition in met.items()}
+    labelled = (flag.label(name) for name, flag in flags.items())
+    columns = [*readable(tx, table.c), *computed(tx.tables, table), *labelled]
+    return (await tx.execute(one_task(tx, table, id, columns))).mappings().all()
 
 
 async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> Facts:
     task = facts.task
-    all_runners = tuple(await runners(tx))
-    facts = replace(
-        facts,
-        queue=await entry(tx, tx.tables.queue, task.queue),
-        handler=await entry(tx, tx.tables.handler, task.handler),
-        limits=tuple(await limit_usages(tx, {"queue": task.queue, "handler": task.handler})),
-        runners=all_runners,
-        stuck=await _stuck(tx, task.id, all_runners),
+    (rule, pending, open_parents), (queue, handler, usages), (codec, predecessor), facts = await tx.gather(
+        tx.gather(_rule(tx, task), _pending(tx, task), _parents(tx, task)),
+        tx.gather(
+            entry(tx, tx.tables.queue, task.queue),
+            entry(tx, tx.tables.handler, task.handler),
+            limit_usages(tx, {"queue": task.queue, "handler": task.handler}),
+        ),
+        tx.gather(_codec(tx, facts), _predecessor(tx, facts)),
+        _with_rivals(tx, facts, run_at, cap),
     )
-    candidates = claimants_of(all_runners, task.queue, task.handler, facts.bucket, task.hosts)
-    running = await busy_slots(tx, [runner.id for runner in candidates])
-    facts = replace(facts, candidates=as_candidates(candidates, task.handler, running))
-    if not any(task.handler in runner.handlers for runner in facts.alive):
-        facts = replace(facts, codec=await _codec(tx, task.handler))
-    if ORDERING.name in facts.refused:
-        facts = replace(facts, predecessor=await _predecessor(tx, task.id))
+    return replace(
+        facts,
+        rule=rule,
+        pending=tuple(pending),
+        parents=open_parents,
+        queue=queue,
+        handler=handler,
+        limits=tuple(usages),
+        codec=codec,
+        predecessor=predecessor,
+    )
+
+
+async def _pending(tx: Transaction, task: TaskRow) -> Sequence[StepRow]:
+    return await pending_steps(tx, task.id) if task.state is State.WAITING else ()
+
+
+async def _parents(tx: Transaction, task: TaskRow) -> tuple[Parent, ...]:
+    return await parents(tx, task.id) if task.state is State.BLOCKED else ()
+
+
+async def _with_rivals(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> Facts:
+    """Add the runners that claim such tasks, and the tasks that they claim before this one."""
+    task = facts.task
+    claimants = claimants_of(facts.runners, task.queue, task.handler, facts.bucket, task.hosts)
     if facts.suspect:
-        return replace(facts, ahead=await suspects_ahead(tx, task.id, cap))
-    lanes, complete = await _rivals(tx, facts)
-    facts = replace(facts, order=order_of([each.runner for each in facts.candidates]))
+        running, count = await tx.gather(
+            busy_slots(tx, [runner.id for runner in claimants]), suspects_ahead(tx, task.id, cap)
+        )
+        return replace(facts, candidates=as_candidates(claimants, task.handler, running), ahead=count)
+    running, current_pauses, heads = await tx.gather(
+        busy_slots(tx, [runner.id for runner in claimants]),
+        pauses(tx),
+        survey(tx, most=MANY + 1) if claimants else tx.gather(),
+    )
+    facts = replace(facts, candidates=as_candidates(claimants, task.handler, running), order=order_of(claimants))
+    lanes = _rivals(facts, current_pauses, heads)
     priority = facts.order.effective(task.priority, task.attempt > 0)
-    tasks_ahead = await ahead(tx, task.id, run_at, priority, lanes, cap, facts.order)
-    tasks_ahead = tasks_ahead._replace(more=tasks_ahead.more or not complete)
-    raised = await _raised(tx, facts, run_at, lanes) if tasks_ahead.number else {}
-    rate = await pace(tx, lanes)
-    new = await arrivals(tx, lanes, priority, facts.order, rate) if tasks_ahead.number and rate else 0.0
-    return replace(facts, ahead=tasks_ahead, raised=raised, pace=rate, arrivals=new)
+    tasks_ahead, rate = await tx.gather(ahead(tx, task.id, run_at, priority, lanes, cap, facts.order), pace(tx, lanes))
+    tasks_ahead = tasks_ahead._replace(more=tasks_ahead.more or len(heads) > MANY)
+    facts = replace(facts, ahead=tasks_ahead, pace=rate)
+    if not tasks_ahead.number:
+        return facts
+    raised, new = await tx.gather(
+        _raised(tx, facts, run_at, lanes),
+        arrivals(tx, lanes, priority, facts.order, rate),
+    )
+    return replace(facts, raised=raised, arrivals=new if rate else 0.0)
 
 
-async def _codec(tx: Transaction, handler: str) -> str | None:
-    """The codec of a handler as its runners stored it last; None without one."""
-    signature = await stored_signature(tx, handler)
+async def _codec(tx: Transaction, facts: Facts) -> str | None:
+    """The codec of a handler that no live runner has, as its runners stored it last; None without one."""
+    if any(facts.task.handler in runner.handlers for runner in facts.alive):
+        return None
+    signature = await stored_signature(tx, facts.task.handler)
     return signature and signature.codec
 
 
@@ -248,29 +285,27 @@ async def _chunk(tx: Transaction, handler: str) -> int | None:
     return (await chunk_sizes(tx)).get(handler)
 
 
-async def _predecessor(tx: Transaction, id: int) -> TaskRow | None:
-    """The running task with the order key of a task, or the first one before it."""
+async def _predecessor(tx: Transaction, facts: Facts) -> TaskRow | None:
+    """The running task with the order key of a task, or the first one before it; None if it is its own turn."""
+    if ORDERING.name not in facts.refused:
+        return None
     own, other = tx.tables.task.alias("own"), tx.tables.task.alias("other")
     running, earlier = ORDERING.running(other.c, own.c), ORDERING.earlier(other.c, own.c)
-    predecessors = sa.select(other.c.id).where(own.c.id == id, sa.or_(running, earlier))
+    predecessors = sa.select(other.c.id).where(own.c.id == facts.task.id, sa.or_(running, earlier))
     ids = (await tx.execute(predecessors.order_by(running.desc(), other.c.id).limit(1))).scalars().all()
     return next(iter(await task_rows(tx, ids)), None)
 
 
-async def _rivals(tx: Transaction, facts: Facts) -> tuple[list[Lane], bool]:
-    """The lanes that compete for the same slots, and false if these are not all, because there are too many lanes."""
+def _rivals(facts: Facts, current_pauses: Pauses, heads: Sequence[Head]) -> list[Lane]:
+    """The lanes that compete for the same slots."""
     task = facts.task
-    priorities = range(Priority.LOWEST, Priority.HIGHEST + 1)
     own = [
         Lane(task.queue, task.handler, priority, task.hosts, retried)
-        for priority in priorities
+        for priority in range(Priority.LOWEST, Priority.HIGHEST + 1)
         for retried in (False, True)
     ]
-    if not facts.candidates:
-        return own, True
-    current_pauses, heads = await pauses(tx), await survey(tx, most=MANY + 1)
     rivals = [head.lane for head in heads if head.wait <= 0 and _is_rival(head.lane, facts, current_pauses)]
-    return list(dict.fromkeys([*own, *rivals])), len(heads) <= MANY
+    return list(dict.fromkeys([*own, *rivals]))
 
 
 def _is_rival(lane: Lane, facts: Facts, current_pauses: Pauses) -> bool:
@@ -292,14 +327,13 @@ def order_of(runners: Sequence[RunnerRow]) -> ClaimOrder:
 
 
 async def _raised(tx: Transaction, facts: Facts, run_at: Any, lanes: Sequence[Lane]) -> dict[int, Count]:
-    counts: dict[int, Count] = {}
-    task = facts.task
-    for priority in range(task.priority + 1, Priority.HIGHEST + 1):
-        effective = facts.order.effective(priority, task.attempt > 0)
-        counts[priority] = await ahead(tx, task.id, run_at, effective, lanes, OVERTAKING_CAP, facts.order)
-        if not counts[priority].number:
-            break
-    return counts
+    task, order = facts.task, facts.order
+    priorities = range(task.priority + 1, Priority.HIGHEST + 1)
+    effective = [order.effective(priority, task.attempt > 0) for priority in priorities]
+    steps = (ahead(tx, task.id, run_at, each, lanes, OVERTAKING_CAP, order) for each in effective)
+    counts = dict(zip(priorities, await tx.gather(*steps), strict=True))
+    first = next((priority for priority, count in counts.items() if not count.number), Priority.HIGHEST)
+    return {priority: count for priority, count in counts.items() if priority <= first}
 
 
 def claimants_of(

@@ -32,7 +32,7 @@ from runner.queries.runners import RunnerRow, busy_slots, runners
 from runner.queries.task.parents import Parent, parents
 from runner.queries.task_list.compile import scans
 from runner.queries.task_list.row import TaskRow, task_rows
-from runner.queries.task_list.search import find
+from runner.queries.task_list.search import Page, find
 from runner.queries.task_list.sources import waiting
 from runner.queries.why.blockers import blockers
 from runner.queries.why.facts import MET, CandidateRunner, Facts, as_candidates, claimants_of, order_of
@@ -112,6 +112,8 @@ class _Situation:
 
     tasks: int
     example: int
+    queue: str = ""
+    handler: str = ""
     refused: frozenset[str] = frozenset()
     later: bool = False
     bucket: int = 0
@@ -127,8 +129,12 @@ async def why_many(tx: Transaction, task_filter: Filter, zone: tzinfo, most: int
         task_filter: the filter; only waiting and blocked tasks are examined.
         most: maximum number of tasks to examine, in the order of their due times.
     """
-    ids, blocked_ids, more = await _examined(tx, task_filter, most)
-    situations = [*await _waiting(tx, ids, zone), *await _blocked(tx, blocked_ids)]
+    (ids, blocked_ids, more), all_runners, usages, at = await tx.gather(
+        _examined(tx, task_filter, most), runners(tx), limit_usages(tx), clock(tx)
+    )
+    surroundings = _Surroundings(at, tuple(all_runners), usages)
+    waiting_tasks, blocked_tasks = await tx.gather(_waiting(tx, ids, surroundings, zone), _blocked(tx, blocked_ids))
+    situations = [*waiting_tasks, *blocked_tasks]
     groups: dict[tuple[str, CommonCause], list[_Situation]] = defaultdict(list)
     for situation in situations:
         first = situation.causes[0]
@@ -136,7 +142,7 @@ async def why_many(tx: Transaction, task_filter: Filter, zone: tzinfo, most: int
     order = [_group(kind, common, each, task_filter) for (kind, common), each in groups.items()]
     order.sort(key=lambda group: (-group.tasks, group.phrase))
     examined = Count(sum(group.tasks for group in order), more)
-    return WhyMany(await clock(tx), str(task_filter), examined, tuple(order))
+    return WhyMany(at, str(task_filter), examined, tuple(order))
 
 
 def _group(kind: str, common: CommonCause, situations: Sequence[_Situation], task_filter: Filter) -> CauseGroup:
@@ -154,41 +160,43 @@ def _group(kind: str, common: CommonCause, situations: Sequence[_Situation], tas
 
 async def _examined(tx: Transaction, task_filter: Filter, most: int) -> tuple[list[int], list[int], bool]:
     """The ids of the waiting and of the blocked tasks, and true if there are more."""
-    ids: list[int] = []
-    more = False
-    if scans(task_filter, [waiting(tx.tables)], tx.dialect):
-        try:
-            page = await find(tx, task_filter, most, sort=Sort(SortField.RUN_AT, descending=False))
-        except InvalidSort:  # too many lanes for the order of the due times
-            page = await find(tx, _within(task_filter, State.WAITING), most, sort=NEWEST)
-        ids, more = page.ids, page.next is not None or page.capped
-    if len(ids) == most:
-        return ids, [], more
-    page = await find(tx, _within(task_filter, State.BLOCKED), most - len(ids))
-    return ids, page.ids, more or page.next is not None or page.capped
+    pages = await tx.gather(_due_first(tx, task_filter, most), find(tx, _within(task_filter, State.BLOCKED), most))
+    ids, blocked_ids = (page.ids for page in pages)
+    more = len(ids) + len(blocked_ids) > most or any(page.next is not None or page.capped for page in pages)
+    return ids, blocked_ids[: most - len(ids)], more
+
+
+async def _due_first(tx: Transaction, task_filter: Filter, most: int) -> Page:
+    """The waiting tasks, by due time."""
+    if not scans(task_filter, [waiting(tx.tables)], tx.dialect):
+        return Page([], None, False)
+    try:
+        return await find(tx, task_filter, most, sort=Sort(SortField.RUN_AT, descending=False))
+    except InvalidSort:  # too many lanes for the order of the due times
+        return await find(tx, _within(task_filter, State.WAITING), most, sort=NEWEST)
 
 
 def _within(task_filter: Filter, state: State) -> Filter:
     return Filter((*task_filter.terms, Term("state", Operator.IN, (state.value,))))
 
 
-async def _waiting(tx: Transaction, ids: Sequence[int], zone: tzinfo) -> list[_Situation]:
+async def _waiting(
+    tx: Transaction, ids: Sequence[int], surroundings: "_Surroundings", zone: tzinfo
+) -> list[_Situation]:
     """The situations of waiting tasks, with their causes."""
     if not ids:
         return []
-    all_runners, usages = tuple(await runners(tx)), await limit_usages(tx)
-    situations = await _situations(tx, ids, all_runners, usages)
-    tasks = {task.id: task for task in await task_rows(tx, [each.example for each in situations])}
-    situations = [each for each in situations if each.example in tasks]  # the others have ended since
-    running = await busy_slots(tx, [runner.id for runner in all_runners if runner.alive])
-    surroundings = _Surroundings(
-        await clock(tx),
-        all_runners,
-        await registry_entries(tx, tx.tables.queue, sorted({task.queue for task in tasks.values()})),
-        await registry_entries(tx, tx.tables.handler, sorted({task.handler for task in tasks.values()})),
-        usages,
-        running,
+    situations, surroundings.running = await tx.gather(
+        _situations(tx, ids, surroundings.runners, surroundings.usages),
+        busy_slots(tx, [runner.id for runner in surroundings.runners if runner.alive]),
     )
+    rows, surroundings.queues, surroundings.handlers = await tx.gather(
+        task_rows(tx, [each.example for each in situations]),
+        registry_entries(tx, tx.tables.queue, sorted({each.queue for each in situations})),
+        registry_entries(tx, tx.tables.handler, sorted({each.handler for each in situations})),
+    )
+    tasks = {task.id: task for task in rows}
+    situations = [each for each in situations if each.example in tasks]  # the others have ended since
     judged = [(each, surroundings.facts(tasks[each.example], each)) for each in situations]
     for situation, facts in judged:
         situation.causes = tuple(blockers(facts, zone))
@@ -214,14 +222,14 @@ def _slots(facts: Facts) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class _Surroundings:
-    """What all the tasks have in common, read once."""
+    """The facts that all the tasks have in common, read once."""
 
     at: datetime
     runners: tuple[RunnerRow, ...]
-    queues: Mapping[str, RegistryEntry]
-    handlers: Mapping[str, RegistryEntry]
     usages: Sequence[LimitUsage]
-    running: Mapping[int, Mapping[str, int]]
+    queues: Mapping[str, RegistryEntry] = field(default_factory=dict)
+    handlers: Mapping[str, RegistryEntry] = field(default_factory=dict)
+    running: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
     _candidates: dict[tuple[str, str, int, str], tuple[CandidateRunner, ...]] = field(default_factory=dict)
 
     def facts(self, task: TaskRow, situation: _Situation) -> Facts:
@@ -290,6 +298,8 @@ async def _situations(
         _Situation(
             tasks=row["tasks"],
             example=row["example"],
+            queue=as_text(row["queue"]),
+            handler=as_text(row["handler"]),
             refused=frozenset(name.removeprefix(MET) for name in flags if name.startswith(MET) and not row[name]),
             later=bool(row["later"]),
             bucket=as_int(row["bucket"]),

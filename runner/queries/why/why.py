@@ -6,7 +6,7 @@ those about limits in runner.policy.limits.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from shlex import quote
 from typing import Annotated
@@ -34,6 +34,7 @@ from runner.queries.registries import RegistryEntry, registries_as_of
 from runner.queries.rows import moment
 from runner.queries.runners import OWN_SLOTS
 from runner.queries.schedules import TaskSchedule, schedule_of
+from runner.queries.stuck_rows import with_sessions
 from runner.queries.task.parents import Parent
 from runner.queries.task_list.row import TaskRow
 from runner.queries.why.blockers import blockers
@@ -89,22 +90,24 @@ async def why(tx: Transaction, id: int, zone: tzinfo) -> Why:
     Raises:
         TaskNotFound: no task has this id.
     """
-    facts = await read_facts(tx, id)
-    schedule = await schedule_of(tx, id)
+    facts, schedule, locks = await tx.gather(read_facts(tx, id), schedule_of(tx, id), table_locks(tx))
+    facts = replace(facts, stuck=tuple(await with_sessions(tx, facts.stuck)))
     reasons = [*causes(facts, zone), *([_scheduled(schedule, facts, zone)] if schedule else [])]
-    if not facts.stuck and not facts.task.state.final and (locks := await _locks(tx, facts.task)):
-        reasons = [*map(_locked, locks), *(reason for reason in reasons if reason.kind != "now")]
+    if not facts.stuck and not facts.task.state.final:
+        locks += await _registry_locks(tx, facts.task)
+        if long_locks := [lock for lock in locks if lock.is_long]:
+            reasons = [*map(_locked, long_locks), *(reason for reason in reasons if reason.kind != "now")]
     return Why(facts.task, facts.at, verdict(facts), tuple(reasons), remedies(facts))
 
 
-async def _locks(tx: Transaction, task: TaskRow) -> list[HeldLock]:
-    """The locks for which a claim or a settle of a task waits now: of whole tables, and of its queue and handler."""
-    locks = await table_locks(tx)
+async def _registry_locks(tx: Transaction, task: TaskRow) -> list[HeldLock]:
+    """The locks of the rows of a task's queue and handler, for which a claim of the task waits."""
     names = ((tx.tables.queue.c.name, task.queue), (tx.tables.handler.c.name, task.handler))
+    locks = []
     for column, name in names if task.state is State.WAITING else ():
         sessions = await locks_of(tx, column, [name])
         locks += [HeldLock(column.table.name, name, session) for session in sessions.values()]
-    return [lock for lock in locks if lock.is_long]
+    return locks
 
 
 def _locked(lock: HeldLock) -> Cause:
