@@ -15,7 +15,7 @@ from runner.model.task import Shown, State
 from runner.queries.counting import Count
 from runner.queries.why.many import CauseGroup, WhyMany, why_many
 from runner.queries.why.remedies import RelatedView, sentence
-from runner.queries.why.why import UNRECORDED, Why, why
+from runner.queries.why.why import SCHEDULED, UNRECORDED, Why, why
 from runner.text import formatting
 from tasktui.actions.action import Targets
 from tasktui.actions.remedy_key import RemedyKey, remedy_keys
@@ -263,7 +263,8 @@ def why_lines(answer: Why, width: int, selected: RelatedView | None = None) -> I
         mark = "▸" if here else " "
         first = f"{mark}{number}. " if len(answer.causes) > 1 else f"{mark} "
         wrapped = textwrap.wrap(line(cause.text), width - 2, initial_indent=first, subsequent_indent=" " * len(first))
-        sign = _first_sign(task.shown) if number == 1 else ("! ", "retrying")
+        other = ("· ", "muted") if cause.kind == SCHEDULED else ("! ", "retrying")  # a schedule is no obstacle
+        sign = _first_sign(task.shown) if number == 1 else other
         recorded = cause.kind != UNRECORDED
         yield content(sign if recorded else ("? ", "muted"), *_lines(wrapped, number * recorded))
         if cause.advice not in commands:

@@ -153,7 +153,7 @@ class LiveScreen(FramedScreen):
         Binding("r", "reload", "Reload", show=False),
         Binding("ctrl+x", "app.stop", "Stop", key_display="^x"),
         Binding("Y", "copy", "Copy command, SQL", show=False),
-        Binding("y", "copy('text')", "Copy id, key, payload, error, link", show=False),
+        Binding("y", "copy('text')", "Copy a text", show=False),
     ]
 
     opened: Any = None

@@ -254,7 +254,9 @@ async def test_why_names_the_schedule_of_a_task_and_its_overlap(database: Databa
     schedule = await database.read(schedule_of, tasks[1])
     assert schedule is not None
     assert (schedule.id, schedule.manual) == ("queued", False)
-    texts = list(sentences(await database.read(why, tasks[1], UTC)))
+    explanation = await database.read(why, tasks[1], UTC)
+    texts = list(sentences(explanation))
+    assert [cause.view.command for cause in explanation.causes if cause.view][-1] == "runner schedules show queued"
     assert any(f"It depends on task {tasks[0]}" in text for text in texts)
     assert any("Schedule queued submitted it" in text and "waits for its end" in text for text in texts)
 

@@ -30,11 +30,11 @@ class RelatedView(NamedTuple):
     """A place that shows more about a cause.
 
     Args:
-        kind: a list of tasks, one task, the runners, or the audit log.
-        about: the filter, the task's id, the runner's id or nothing, or the changed object: "queue mail".
+        kind: a list of tasks, one task, the runners, the audit log, or the schedules.
+        about: the filter, the task's id, the runner's id or nothing, the changed object: "queue mail", or the schedule.
     """
 
-    kind: Literal["tasks", "task", "runners", "audit"]
+    kind: Literal["tasks", "task", "runners", "audit", "schedules"]
     about: str = ""
 
     @JsonProperty
@@ -47,6 +47,8 @@ class RelatedView(NamedTuple):
                 return f"runner show {self.about}"
             case "audit":
                 return f"runner audit --of {quote(self.about)}"
+            case "schedules":
+                return f"runner schedules show {quote(self.about)}"
         return "runner runners"
 
 

@@ -116,13 +116,17 @@ def _locked(lock: HeldLock) -> Cause:
     return Cause("lock", f"{text[:1].upper()}{text[1:]}", lock_advice(lock.session))
 
 
+SCHEDULED = "schedule"
+"""The kind of a cause that names the schedule of a task."""
+
+
 def _scheduled(schedule: TaskSchedule, facts: Facts, zone: tzinfo) -> Cause:
     """The schedule that the task comes from, which may be the reason why it waits."""
     name = one_line(schedule.id)
     cause = "an operator ran it" if schedule.manual else f"the run of {format_moment(schedule.tick, zone)}"
     overlap = f"; {overlap_effect(schedule.overlap)}" if facts.parents and schedule.overlap in OVERLAPS else ""
     text = f"Schedule {name} submitted it: {cause}{overlap}."
-    return Cause("schedule", text, f"runner schedules show {quote(schedule.id)}")
+    return Cause(SCHEDULED, text, view=RelatedView("schedules", schedule.id))
 
 
 def verdict(facts: Facts) -> str:
