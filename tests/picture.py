@@ -56,7 +56,7 @@ SCENES = {
     "task": Scene("failures", (CAUSE, "enter", "?order-", "enter"), ("GatewayTimeout", "TIMELINE")),
     "canary": Scene("failures", RETRY, ("◆ 1 ┄┄", "◆ 10", "in stages")),
     "stage": Scene("failures", CONFIRMED, ("1 of 1,890",)),
-    "undo": Scene("failures", (*CONFIRMED, "ctrl+x", "8", "?paygate answers", "Z"), ("Undo",)),
+    "undo": Scene("failures", (*CONFIRMED, "ctrl+x", "8", "?paygate answers", "Z"), ("Undo retry of task",)),
     "runners": Scene("runners", (), ("web-2:2291", "SLOTS")),
     "workflows": Scene("workflows", (), ("close october", "GRAPH", "ledger.export")),
     "incident": Scene("overview", ("?WAIT, LAST HOUR", ":incident {begin} {end}"), ("Wrote", "incident-")),
