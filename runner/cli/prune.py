@@ -11,7 +11,7 @@ from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import print_json, print_line
 from runner.db.database import Database
 from runner.db.transaction import Transaction
-from runner.errors import DatabaseRefused
+from runner.errors import DatabaseRefused, RunnerError
 from runner.model.duration import format_duration
 from runner.model.shard import CURRENT_SHARD
 from runner.model.stuck_row import RowFault
@@ -140,9 +140,13 @@ def _print(result: PruneResult, retention: Retention, statistics: timedelta | No
     for part in result.partitions:
         print_line(f"the partition with tasks {part.first:,} to {part.end - 1:,} {_PARTITION_RESULTS[dry_run]}")
     for file in result.files:
-        print_line(f"archived {count_noun(file.tasks, 'task')} in {file.name}")
+        print_line(_archived(file))
     if not retention.groups():
         print_line("All finished tasks are kept forever.")
+
+
+def _archived(file: ArchiveFile) -> str:
+    return f"archived {count_noun(file.tasks, 'task')} in {file.name}"
 
 
 def _by_queue(retention: Retention) -> dict[str, dict[State, timedelta | None]]:
@@ -163,8 +167,14 @@ async def _archive(database: Database, folder: Path, retention: Retention, stati
     counts: Counter[State] = Counter()
     with Archive.writing(folder, await database.read(database_id)) as archive:
         known = {file.name for file in archive.manifest.files}
-        async for deleted in prune_into(database, archive, retention):
-            counts.update(deleted)
+        try:
+            async for deleted in prune_into(database, archive, retention):
+                counts.update(deleted)
+        except RunnerError:  # a full disk, for example
+            for file in archive.manifest.files:
+                if file.name not in known:
+                    print_stderr(f"runner: {_archived(file)}")
+            raise
         files = [file for file in archive.manifest.files if file.name not in known]
     rest = await _delete(database, Retention(), statistics)
     return rest._replace(tasks={state: Count(number) for state, number in counts.items()}, files=files)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -25,6 +26,7 @@ from tests.cli.conftest import Call, Store, program, running
 from tests.db.test_sequences import set_back
 from tests.postgres import login
 from tests.releases import NEXT, install_next
+from tests.store.rows import add_past
 
 HANDLERS = """
 import runner, sys
@@ -418,6 +420,30 @@ def test_archived_tasks_are_listed_shown_and_restored(cli: Call, store: Store, t
     restored = cli("restore", "handler:a.b", "--archive", folder, "--json").document
     assert sorted(restored["restored"]) == ids[1:]
     assert "restore from archive" in cli("show", ids[0]).out
+
+
+def test_an_archive_that_cannot_be_continued_names_the_files_that_it_wrote(
+    cli: Call, store: Store, tmp_path: Path
+) -> None:
+    def add(day: int) -> None:
+        at = datetime(2026, 1, day, tzinfo=UTC)
+        store.use(lambda database: add_past(database, day, submitted_at=at, run_at=at, finished_at=at))
+
+    for day in (1, 2):
+        add(day)
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    blocking = folder / "day=2026-01-02"
+    blocking.write_text("no folder can have this name")
+    broken_off = cli("prune", "--archive", folder)
+    assert broken_off.code == Exit.ERROR
+    done, error = broken_off.err.splitlines()
+    assert done == "runner: archived 1 task in day=2026-01-01/000001.jsonl.gz"
+    assert "File exists" in error
+    assert cli("show", 2).code == Exit.OK
+    blocking.unlink()
+    assert [file["tasks"] for file in cli("prune", "--archive", folder, "--json").document["files"]] == [1]
+    assert [cli("show", day, "--archive", folder).code for day in (1, 2)] == [Exit.OK, Exit.OK]
 
 
 def test_an_archive_that_cannot_be_used_is_named_in_one_line(cli: Call, tmp_path: Path) -> None:
