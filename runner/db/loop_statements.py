@@ -1,8 +1,8 @@
 """Loop statements: the prepared statements of one connection of psycopg, whose answers an event loop reads itself."""
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -22,11 +22,13 @@ UNKNOWN = 0
 LOOK_SECONDS = 0.1
 """The seconds after which a statement looks for its answer without an event of the socket."""
 
+BEGIN, COMMIT = "BEGIN ISOLATION LEVEL READ COMMITTED", "COMMIT"
+
 NUL = "PostgreSQL text fields cannot contain NUL (0x00) bytes"
 
 
 class LoopStatements:
-    """Executes statements one after the other, each of which commits by itself.
+    """Executes statements one after the other, each of which commits by itself unless `whole` is open.
 
     A cursor of psycopg takes two to three times the CPU. It converts each parameter by its type, keeps its own books of
     prepared statements, and registers the socket again for each answer.
@@ -49,6 +51,10 @@ class LoopStatements:
         """The names of the prepared statements, by text, and types if there are floats."""
         self._answer: Answer | None = None
         self._result: Any = None
+        self._results: list[Any] | None = None
+        """The results of a round trip of several statements; None for one statement."""
+        self._begins = False
+        """True if the next statement begins a transaction."""
         self._look_timer: asyncio.TimerHandle | None = None
         self.is_reading = False
         """True while the event loop watches the socket for this object."""
@@ -60,29 +66,84 @@ class LoopStatements:
             sql: with parameters by position, `$1`.
             values: its parameters.
         """
+        if self._begins:
+            return (await self.run_all([(sql, values)]))[0]
         driver = self._driver
-        parameters = [None if value is None else self._bytes(value) for value in values]
-        types = [FLOAT if type(value) is float else UNKNOWN for value in values] if float in map(type, values) else None
-        key = sql if types is None else (sql, *types)
+        parameters, types, key = self._bound(sql, values)
         driver.start()
         try:
             driver.check_fault()
             name = self._names.get(key) or await self._prepared(key, sql, types)
-            if name is None:
-                self._server.send_query_params(sql.encode(), parameters, types)
-            else:
-                self._server.send_query_prepared(name, parameters)
+            self._send(name, sql, parameters, types)
             result = await self._answered()
-        except psycopg.Error as error:
+        except BaseException as error:
+            await self._end_failed(error)
+            raise
+        driver.end()
+        return self._load(result)
+
+    async def run_all(self, statements: Sequence[tuple[str, Sequence[Any]]]) -> list[list[tuple[Any, ...]]]:
+        """Execute statements in one round trip, and return the rows of each.
+
+        If one of them fails, the others are not executed, and the connection must be closed.
+        """
+        begins, self._begins = self._begins, False
+        all_ = [(BEGIN, ()), *statements] if begins else statements
+        bound = [(sql, *self._bound(sql, values)) for sql, values in all_]
+        driver, server = self._driver, self._server
+        driver.start()
+        try:
+            driver.check_fault()
+            names = [self._names.get(key) or await self._prepared(key, sql, types) for sql, _, types, key in bound]
+            server.enter_pipeline_mode()
+            self._results = []
+            for name, (sql, parameters, types, _) in zip(names, bound, strict=True):
+                self._send(name, sql, parameters, types)
+            server.pipeline_sync()
+            results = await self._answered()
+            server.exit_pipeline_mode()
+        except BaseException as error:
+            await self._end_failed(error)
+            raise
+        driver.end()
+        return [self._load(result) for result in results[begins:]]
+
+    @asynccontextmanager
+    async def whole(self) -> AsyncIterator[None]:
+        """Make the statements of a block one transaction; the connection must be closed if the block raises."""
+        self._begins = True
+        yield
+        if self._begins:
+            self._begins = False
+        else:
+            await self.run(COMMIT, ())
+
+    def _bound(self, sql: str, values: Sequence[Any]) -> tuple[list[bytes | None], list[int] | None, object]:
+        """The parameters of a statement, their types if there are floats, and its key among the prepared ones."""
+        parameters = [None if value is None else self._bytes(value) for value in values]
+        if float not in map(type, values):
+            return parameters, None, sql
+        types = [FLOAT if type(value) is float else UNKNOWN for value in values]
+        return parameters, types, (sql, *types)
+
+    def _send(self, name: bytes | None, sql: str, parameters: list[bytes | None], types: list[int] | None) -> None:
+        if name is None:
+            self._server.send_query_params(sql.encode(), parameters, types)
+        else:
+            self._server.send_query_prepared(name, parameters)
+
+    async def _end_failed(self, error: BaseException) -> None:
+        """Raise the error of a statement as the connection explains it, or end one whose caller was cancelled."""
+        driver = self._driver
+        if isinstance(error, psycopg.Error):
             if self._server.status != ConnStatus.OK:
                 self.stop_reading()  # a send that fails closes the socket
             driver.raise_fault(error)
-        except BaseException:
-            driver.unanswered, driver.since = driver.since, 0.0
-            if self._answer is not None:
-                await driver.cancel_statement()
-            raise
-        driver.end()
+        driver.unanswered, driver.since = driver.since, 0.0
+        if self._answer is not None:
+            await driver.cancel_statement()
+
+    def _load(self, result: Any) -> list[tuple[Any, ...]]:
         if result.status != ExecStatus.TUPLES_OK:
             return []
         self._rows.set_pgresult(result)
@@ -180,14 +241,18 @@ class LoopStatements:
             server.consume_input()
             while not server.is_busy():
                 result = server.get_result()
-                if result is None:
+                if self._results is not None:
+                    if self._ends_round(self._results, result):
+                        return
+                elif result is None:
                     self._complete()
                     return
-                self._result = result
+                else:
+                    self._result = result
         except psycopg.Error as error:
             # The server reports the end of a session as the error of the statement, and then closes the connection.
             if self._result is None:
-                self._fail(error)
+                self._fail(_first_error(self._results or ()) or error)
             else:
                 self.stop_reading()
                 self._complete()
@@ -204,9 +269,34 @@ class LoopStatements:
         else:
             answer.set_exception(error_from_result(result))
 
+    def _ends_round(self, results: list[Any], result: Any) -> bool:
+        """Keep a result of a round trip of several statements, and return True after the last one.
+
+        Raises:
+            psycopg.OperationalError: no result is left although the server has not ended the round trip.
+        """
+        if result is None and (not results or results[-1] is None):  # one null follows each result
+            raise psycopg.OperationalError("the connection is lost")
+        if result is None or result.status != ExecStatus.PIPELINE_SYNC:
+            results.append(result)
+            return False
+        answer, self._answer, self._results = self._answer, None, None
+        if answer is not None and not answer.done():
+            if (error := _first_error(results)) is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result([each for each in results if each is not None])
+        return True
+
     def _fail(self, error: psycopg.Error) -> None:
         """Report an error of the connection."""
         self.stop_reading()
-        answer, self._answer, self._result = self._answer, None, None
+        answer, self._answer, self._result, self._results = self._answer, None, None, None
         if answer is not None and not answer.done():
             answer.set_exception(error)
+
+
+def _first_error(results: Sequence[Any]) -> psycopg.Error | None:
+    """The error of the statement of a round trip that failed; the server did not execute those after it."""
+    failed = (each for each in results if each is not None and each.status == ExecStatus.FATAL_ERROR)
+    return next(map(error_from_result, failed), None)

@@ -18,7 +18,7 @@ from runner.db.loop_statements import LoopStatements
 from runner.db.needs import Needs, needs
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction, TransactionStage
-from runner.errors import DatabaseUnavailable, ValueRejected
+from runner.errors import DatabaseRefused, DatabaseUnavailable, ValueRejected
 
 pytestmark = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
 
@@ -154,3 +154,57 @@ async def test_a_statement_whose_socket_is_gone_fails_and_the_next_connection_wo
 async def _sleep(database: Database) -> None:
     sleep = partial(fetch, text="SELECT pg_sleep(600)")
     await database._prepared(fetch, Needs.PREPARED, sleep, "statement", TransactionStage())
+
+
+@needs(Needs.PREPARED_TRANSACTION)
+async def together(tx: Transaction, *texts: str) -> list[Any]:
+    """Execute statements of one transaction in one round trip, and then one that counts its tables."""
+    rows = await tx.run_all([_statement(tx.driver, text) for text in texts], {}) if texts else []
+    return [*rows, await tx.run(_statement(tx.driver, "SELECT count(*) FROM pg_tables WHERE tablename = 'kept'"), {})]
+
+
+CREATE = "CREATE TABLE kept (n bigint)"
+
+
+async def test_statements_of_a_transaction_travel_together(database: Database) -> None:
+    for number in range(PREPARE_AFTER + 3):
+        rows = await database.write(together, "SELECT 1, 'a'", "SELECT NULL WHERE false", "SELECT 3")
+        assert rows == [[(1, "a")], [], [(3,)], [(0,)]], number
+    await database.write(together, CREATE, "INSERT INTO kept VALUES (1)")
+    assert await database.read(fetch, "SELECT n FROM kept") == [(1,)]
+    await database.read(fetch, "DROP TABLE kept")
+
+
+@pytest.mark.parametrize(
+    ("broken", "error"),
+    [
+        ("SELECT 1 / (length('a') - 1)", psycopg.errors.DivisionByZero),
+        ("SELECT pg_terminate_backend(pg_backend_pid())", psycopg.OperationalError),
+    ],
+    ids=["error", "end of the session"],
+)
+@pytest.mark.parametrize("first", [True, False], ids=["with the begin", "later"])
+async def test_a_transaction_leaves_nothing_after_one_of_its_statements_failed(
+    database: Database, broken: str, error: type[Exception], first: bool
+) -> None:
+    @needs(Needs.PREPARED_TRANSACTION)
+    async def fail(tx: Transaction) -> None:
+        parts = [_statement(tx.driver, text) for text in (CREATE, broken, "SELECT 3")]
+        for part in () if first else parts[:1]:
+            await tx.run(part, {})
+        await tx.run_all(parts if first else parts[1:], {})
+
+    with pytest.raises((DatabaseUnavailable, DatabaseRefused)) as caught:
+        await database.write(fail)
+    assert isinstance(caught.value.__cause__, error)
+    assert not connections(database)
+    assert await database.write(together) == [[(0,)]]
+
+
+async def test_an_empty_transaction_sends_nothing(database: Database) -> None:
+    @needs(Needs.PREPARED_TRANSACTION)
+    async def nothing(tx: Transaction) -> int:
+        return 5
+
+    assert await database.write(nothing) == 5
+    assert statements(database)._server.transaction_status == psycopg.pq.TransactionStatus.IDLE

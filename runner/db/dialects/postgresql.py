@@ -279,6 +279,10 @@ class PostgreSQL:
 
     async def fetch_all(self, connection: Any, statements: Sequence[tuple[str, Any]]) -> list[list[Any]]:
         """In a pipeline, send all of them before the first result is awaited."""
+        own: LoopStatements | None = getattr(connection, "statements", None)
+        if own is not None and not connection.pgconn.pipeline_status:
+            each = [(_numbered(sql), arguments) for sql, arguments in statements]
+            return await own.run_all([(numbered, _values(names, values)) for (numbered, names, _), values in each])
         if connection.pgconn.pipeline_status:
             sent = [await self._send(connection, *statement) for statement in statements]
             return [await cursor.fetchall() if returns else [] for cursor, returns in sent]
@@ -298,9 +302,13 @@ class PostgreSQL:
 
     @asynccontextmanager
     async def whole(self, connection: Any) -> AsyncIterator[None]:
-        """A transaction whose BEGIN travels with its first statement, and whose last change with its COMMIT."""
+        """A transaction whose BEGIN travels with its first statement."""
         from psycopg import Pipeline
 
+        if (statements := getattr(connection, "statements", None)) is not None:
+            async with statements.whole():
+                yield
+            return
         async with connection.pipeline() if Pipeline.is_supported() else nullcontext(), connection.transaction():
             yield
 
