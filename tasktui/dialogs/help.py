@@ -1,7 +1,7 @@
 """HelpScreen: the keys, actions and commands that apply to a screen."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import ClassVar
 
@@ -47,27 +47,40 @@ class HelpScreen(ModalDialog[None]):
 
     def __init__(self, screen: LiveScreen) -> None:
         super().__init__()
-        self._help = help_of(screen)
+        self._about, self._locked = screen.ABOUT, not screen.session.writable
+        self._groups = _grouped(_keys(screen))
         self._title = f"Keys of {screen.title}"
 
     def compose(self) -> ComposeResult:
         """Build one scrollable text, as rows: Textual would wrap a Static five times before it is drawn."""
         yield Heading()
-        text = Canvas()
-        text.draw(self._help)
-        dialog = VerticalScroll(text, classes="dialog")
+        dialog = VerticalScroll(Canvas(), classes="dialog")
         dialog.border_title, dialog.border_subtitle = content(self._title), "escape closes"
         yield dialog
 
+    def on_resize(self) -> None:
+        """Draw the text for the width of the terminal, once it is known."""
+        self.call_after_refresh(self._draw)
 
-def help_of(screen: LiveScreen) -> list[Row]:
-    """Render the purpose of a screen, its keys in columns, the commands and the filter language."""
-    room = max(SIGN_CELLS, min(int(screen.size.width * DIALOG), WITH_COLUMNS) - AROUND)
-    groups = {title: _key_rows(screen, title, keys) for title, keys in _grouped(_keys(screen)).items()}
+    def _draw(self) -> None:
+        width = self.app.size.width
+        groups = {title: _key_rows(title, keys, locked=self._locked) for title, keys in self._groups.items()}
+        for canvas in self.query(Canvas).results(Canvas):
+            canvas.draw(help_rows(self._about, groups, width))
+
+
+def help_rows(about: str, groups: Mapping[str, Sequence[Row]], width: int) -> list[Row]:
+    """Render the purpose of a screen, its keys in columns, the commands and the filter language.
+
+    Args:
+        groups: the keys by the title of their group.
+        width: cells of the terminal.
+    """
+    room = max(SIGN_CELLS, min(int(width * DIALOG), WITH_COLUMNS) - AROUND)
     columns = [[row for title in titles if title in groups for row in groups[title]] for titles in COLUMNS]
-    rows: list[Row] = [[(part, "muted")] for part in wrap(screen.ABOUT, room - 1)]  # a blank before the scroll bar
+    rows: list[Row] = [[(part, "muted")] for part in wrap(about, room - 1)]  # a blank before the scroll bar
     rows.append(BLANK)
-    if screen.size.width >= WITH_COLUMNS:
+    if width >= WITH_COLUMNS:
         rows += beside(columns[0], beside(columns[1], columns[2], KEY_CELLS), KEY_CELLS)
     else:
         rows += [row for column in columns for row in column]
@@ -96,9 +109,9 @@ def _entry(name: str, width: int, text: str, room: int) -> list[Row]:
     return [[(label.ljust(width) if first else label, "accent"), (first, "text")], *below]
 
 
-def _key_rows(screen: LiveScreen, title: str, keys: Sequence[tuple[str, str]]) -> list[Row]:
-    """The keys of one group below its title."""
-    locked = title == CHANGE and not screen.session.writable
+def _key_rows(title: str, keys: Sequence[tuple[str, str]], *, locked: bool) -> list[Row]:
+    """The keys of one group below its title; those that change are locked while nothing may be changed."""
+    locked = locked and title == CHANGE
     rows: list[Row] = [[(title, "bold strong"), ("  needs :write" if locked else "", "italic faint")]]
     for key, label in keys:
         role = "faint" if locked else "bold accent"

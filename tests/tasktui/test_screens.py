@@ -80,6 +80,16 @@ async def test_each_screen_is_one_key_away_and_shows_its_essentials(
                 await operator.until(partial(shows, operator, size, "tasktui", "?  help", *texts))
 
 
+@ON_ONE_DATABASE
+async def test_the_help_follows_the_width_of_the_terminal(task_id: int, watch: Watch) -> None:
+    async with watch("runners", (30, 12), task_id=task_id) as operator:
+        await operator.press("question_mark")
+        await operator.sees("Keys of Runners")
+        assert "GO TO" not in operator.text
+        await operator.pilot.resize_terminal(*WIDE)
+        await operator.sees("LOOK", "GO TO")
+
+
 @pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_read_that_outlives_its_screen_needs_no_widget(task_id: int, watch: Watch) -> None:
