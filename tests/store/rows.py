@@ -44,8 +44,8 @@ async def add_attempt(database: Database, task_id: int, fence: int = 1, **values
         await tx.execute(sa.insert(tx.tables.attempt).values(task_id=task_id, fence=fence, **columns))
 
 
-async def add_runner(database: Database, lease: float = 60, handlers: str = '["h"]', **values: Any) -> int:
-    """Insert a runner whose lease ends in the given number of seconds."""
+async def add_runner(database: Database, lease: float = 1e6, handlers: str = '["h"]', **values: Any) -> int:
+    """Insert a runner whose lease ends in the given number of seconds; by default after any test."""
     columns = {"host": "web-1", "pid": 7, "version": "1", "lease_until": ahead(lease), "handlers": handlers} | values
     async with database.writing() as tx:
         runner = tx.tables.runner
