@@ -69,8 +69,8 @@ async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord"
     for change in differences(entry.after, entry.before, zone=session.zone):
         name, _, values = change.partition(": ")
         now, _, before = values.partition(" -> ")
-        label, value = line(name.replace("_", " ")), "none" if before == "-" else line(unquoted(before))
-        present = line(unquoted(now))
+        value, present = ("none" if text == "-" else line(unquoted(text)) for text in (before, now))
+        label = line(name.replace("_", " "))
         about.append(content((f"  {label:<{LABEL}}", "muted"), (value, "strong"), (f", now {present}", "muted")))
     return Question(
         action,
