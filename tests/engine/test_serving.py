@@ -97,7 +97,7 @@ async def test_a_frozen_executor_loses_its_task_and_its_settle_is_refused(harnes
 
 async def test_heartbeats_keep_a_task_and_report_its_termination(harness: Harness) -> None:
     id = await harness.submit("mail.send")
-    async with served(harness, lease_timeout="1s") as (_, client):
+    async with served(harness, lease_timeout="60s") as (_, client):
         (task,) = await client.pull()
         refused = await client.settle(task, "stopped")
         assert refused["status"] == "refused"
