@@ -20,7 +20,6 @@ from sqlalchemy.util import greenlet_spawn
 from runner.db.dialects import Dialect
 from runner.db.errors import lost_prepared
 from runner.db.file_identity import OpenFiles
-from runner.db.in_place import Answer, InPlace
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -50,15 +49,22 @@ async def shielded(work: Coroutine[Any, Any, T]) -> T:
         asyncio.CancelledError: after the end of `work`, if the caller was cancelled.
     """
     loop = asyncio.get_running_loop()
-    result = Answer(loop=loop)
-    result.is_kept = True
+    result = _Result(loop=loop)
     running = loop.create_task(_complete(work, result))
     running.add_done_callback(partial(_end_unstarted, work, result))
     value: T = await result
     return value
 
 
-async def _complete(work: Coroutine[Any, Any, Any], result: Answer) -> None:
+class _Result(asyncio.Future[Any]):
+    """The result of a shielded coroutine. `asyncio.shield` takes one more turn of the event loop for it."""
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - the method of a future
+        """Refuse: the waiting task is cancelled when the result is there."""
+        return False
+
+
+async def _complete(work: Coroutine[Any, Any, Any], result: _Result) -> None:
     try:
         value = await work
     except BaseException as error:
@@ -69,7 +75,7 @@ async def _complete(work: Coroutine[Any, Any, Any], result: Answer) -> None:
         del result  # the error refers to this frame
 
 
-def _end_unstarted(work: Coroutine[Any, Any, Any], result: Answer, _: object) -> None:
+def _end_unstarted(work: Coroutine[Any, Any, Any], result: _Result, _: object) -> None:
     """End the wait for a coroutine whose task was cancelled before its first step."""
     if not result.done():
         work.close()
@@ -301,16 +307,6 @@ class StatementPool:
         self._shared: PooledConnection | None = None
         self._opening = asyncio.Lock()
         self._closed = False
-
-    def protected(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """Run `work`, which calls `run` for a verb that executes only prepared statements, as `shielded` does.
-
-        It needs no task of its own if it can have an idle connection whose answers an event loop reads itself.
-        """
-        idle = self._idle
-        if idle and not self._limit.locked() and getattr(idle[-1].driver, "statements", None) is not None:
-            return InPlace(work)
-        return shielded(work)
 
     async def run(self, verb: object, work: Callable[[PooledConnection], Awaitable[T]]) -> T:
         """Lend a connection whose statements commit by themselves. One on which something failed is closed.

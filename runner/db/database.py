@@ -13,7 +13,7 @@ selects the connection:
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from importlib import import_module
@@ -56,9 +56,6 @@ StoreVerb = Callable[Concatenate[Transaction, P], Awaitable[T]]
 
 Work: TypeAlias = Callable[[Transaction], Awaitable[T]]
 """A verb with its arguments."""
-
-Protection: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
-"""Runs a coroutine to its end even if the caller is cancelled, and returns its result; see `shielded`."""
 
 READ_LOCK_SECONDS = 5.0
 """Longest wait of a reading transaction for a lock of PostgreSQL: only a lock of a whole table stops readers."""
@@ -312,7 +309,7 @@ class Database:
         needs = needs_of(verb, self.dialect, *args, **kwargs)
         if needs is Needs.TRANSACTION:
             return await shielded(_in_block(self.reading, run, TransactionStage()))
-        return await self._retried_prepared(verb, needs, run, "statement")
+        return await shielded(_retried(partial(self._prepared, verb, needs, run, "statement")))
 
     async def write(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a verb of the store in a writing transaction of its own, as it declares in `Needs`.
@@ -330,16 +327,11 @@ class Database:
         needs = needs_of(verb, self.dialect, *args, **kwargs)
         if needs is not Needs.TRANSACTION:
             if (writer := self._file_writer) is not None:
-                return await _retried(partial(self._write_file, writer, run))
-            return await self._retried_prepared(verb, needs, run, "commit" if needs is Needs.PREPARED else "statement")
+                return await shielded(_retried(partial(self._write_file, writer, run)))
+            stage: Stage = "commit" if needs is Needs.PREPARED else "statement"
+            return await shielded(_retried(partial(self._prepared, verb, needs, run, stage)))
         async with self._holder_named():
-            return await _retried(partial(_in_block, self.writing, run))
-
-    def _retried_prepared(self, verb: object, needs: Needs, run: Work[T], stage: Stage) -> Coroutine[Any, Any, T]:
-        """Run a verb with prepared statements; see `_prepared`."""
-        is_single = needs is Needs.PREPARED and not self._read_only
-        protect: Protection = self._statements.protected if is_single else shielded
-        return _retried(partial(self._prepared, verb, needs, run, stage), protect)
+            return await shielded(_retried(partial(_in_block, self.writing, run)))
 
     async def _prepared(self, verb: object, needs: Needs, run: Work[T], stage: Stage, progress: TransactionStage) -> T:
         """Run a verb with prepared statements; in a file it only reads.
@@ -441,20 +433,13 @@ async def _in_block(
     return result
 
 
-async def _retried(
-    transaction: Callable[[TransactionStage], Coroutine[Any, Any, T]], protect: Protection = shielded
-) -> T:
-    """Run a transaction; retry if a concurrent one made it fail.
-
-    Args:
-        protect: runs each attempt to its end even if the caller is cancelled.
-    """
+async def _retried(transaction: Callable[[TransactionStage], Awaitable[T]]) -> T:
+    """Run a transaction; retry if a concurrent one made it fail."""
     attempt, end = 1, time.monotonic() + connect.BUSY_SECONDS
     while True:
         progress = TransactionStage()
         try:
-            result: T = await protect(transaction(progress))
-            return result
+            return await transaction(progress)
         except Exception as error:
             if isinstance(error, DatabaseUnavailable):
                 error.stage = progress.stage

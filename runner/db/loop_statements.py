@@ -10,7 +10,6 @@ from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq import ConnStatus, ExecStatus
 
-from runner.db.in_place import Answer
 from runner.db.server_encoding import ArrayText, codec_of, escaped
 
 FLOAT = 701
@@ -49,7 +48,7 @@ class LoopStatements:
         self._uses: dict[object, int] = {}
         self._names: dict[object, bytes] = {}
         """The names of the prepared statements, by text, and types if there are floats."""
-        self._answer: Answer | None = None
+        self._answer: asyncio.Future[Any] | None = None
         self._result: Any = None
         self._results: list[Any] | None = None
         """The results of a round trip of several statements; None for one statement."""
@@ -182,9 +181,9 @@ class LoopStatements:
         self._names[key] = name
         return name
 
-    def _answered(self) -> Answer:
+    def _answered(self) -> "asyncio.Future[Any]":
         """Send the rest of a statement, and return its result when it arrives."""
-        answer = self._answer = Answer(loop=self._loop)
+        answer = self._answer = self._loop.create_future()
         if not self.is_reading:
             self._start_reading()
         if self._server.flush():
