@@ -1,6 +1,7 @@
 """Random keys, words, mouse events, sizes and faults of the database over all screens: no crash, no unintended write.
 
-`RANDOM_STEPS=100000` makes the run longer, and `RANDOM_SEED=7` repeats one.
+`RANDOM_STEPS=100000` makes the run longer, `RANDOM_CHANGES=1` makes it faster with fewer changes, and `RANDOM_SEED=7`
+repeats one.
 """
 
 import asyncio
@@ -47,6 +48,8 @@ from tests.tasktui.named_rows import Named, rows_named, rows_of
 
 STEPS = int(os.environ.get("RANDOM_STEPS", "400"))
 SEED = int(os.environ.get("RANDOM_SEED", "1"))
+CHANGES_PER_100 = int(os.environ.get("RANDOM_CHANGES", "12"))
+"""Steps of about a hundred that open a dialog of a change and confirm it; they take most of the time."""
 
 LOCKED = 0.2
 """Seconds for which a file is locked."""
@@ -113,8 +116,8 @@ Step = tuple[str, Any]
 
 def step_of(chance: random.Random) -> Step:
     """The next step; after a pause, the console has handled the steps before it."""
-    kinds = {"key": 60, "pause": 14, "change": 12, "word": 4, "click": 4, "drag": 1, "scroll": 2, "resize": 2}
-    kinds["fault"] = 1
+    kinds = {"key": 60, "pause": 14, "change": CHANGES_PER_100, "word": 4}
+    kinds |= {"click": 4, "drag": 1, "scroll": 2, "resize": 2, "fault": 1}
     (kind,) = chance.choices(list(kinds), list(kinds.values()))
     match kind:
         case "change":
