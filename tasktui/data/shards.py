@@ -15,12 +15,9 @@ from runner.queries.runners import used_slots
 from tasktui.data.alerts import Attention, attention
 from tasktui.data.queue_order import sorted_queues
 from tasktui.render.render import line
-from tasktui.session.cache import TtlCache
+from tasktui.session.cache import DEEP_EVERY, TtlCache
 from tasktui.session.session import Session
 from tasktui.session.shard_reads import ShardAnswer
-
-DEEP_EVERY = 30.0
-"""Seconds to cache the counts of queues with many waiting tasks."""
 
 LONGEST_ERROR = 300
 """Characters of the error of a shard."""

@@ -38,7 +38,7 @@ from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import BLANK, Part, Row, beside, heading, rule
 from tasktui.screens.queue_filter import QueueFilter
 from tasktui.screens.row_texts import texts_of_row
-from tasktui.session.cache import TtlCache
+from tasktui.session.cache import DEEP_EVERY, TtlCache
 from tasktui.session.session import Session
 from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
@@ -67,7 +67,6 @@ SHORT_WAIT, MOST_WAITS = 10.0, 100
 
 TROUBLE_EVERY = 10.0
 DAY_EVERY = 60.0
-DEEP_EVERY = 30.0
 SILENCE_EVERY = 3.0
 """Seconds to cache the results of expensive queries."""
 

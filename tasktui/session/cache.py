@@ -30,6 +30,9 @@ SHARE = 100
 LONGEST_VALIDITY = 60.0
 """Maximum seconds that the duration of a query makes its result valid: longer ones would show the past."""
 
+DEEP_EVERY = 2.0
+"""Seconds to cache the counts of queues with many waiting tasks, if they are cheap."""
+
 
 class TtlCache(Generic[T]):
     """The last result of one kind of query.
