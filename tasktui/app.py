@@ -23,6 +23,7 @@ from textual.events import TextSelected
 from textual.filter import LineFilter
 from textual.widget import AwaitMount
 from textual.widgets import Input
+from textual.worker import WorkerFailed
 
 from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved as views
@@ -386,7 +387,8 @@ class Console(KeyBuffer):
         A screen that opens during the quit stays without widgets.
         """
         ends = self._exit or not self.is_running
-        if not (ends and isinstance(error, ScreenStackError | NoMatches)):
+        cause = error.error if isinstance(error, WorkerFailed) else error
+        if not (ends and isinstance(cause, ScreenStackError | NoMatches)):
             super()._handle_exception(error)
 
     def _fatal_error(self) -> None:

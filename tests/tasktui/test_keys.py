@@ -18,6 +18,7 @@ from tasktui.actions.action import Action
 from tasktui.actions.actions import ACTIONS
 from tasktui.app import Console
 from tasktui.dialogs.ask import ConfirmScreen
+from tasktui.dialogs.command_line import PaletteScreen
 from tasktui.screens import MODES
 from tasktui.shell.heading import Heading
 from tasktui.shell.live import unbound
@@ -165,6 +166,23 @@ def test_a_letter_without_a_binding_names_a_screen_that_has_it(action: Action) -
 
 def test_a_letter_that_no_screen_has_leads_to_the_help() -> None:
     assert unbound("G") == "G is not a key of this screen; ? lists its keys"
+
+
+@ON_ONE_DATABASE
+async def test_a_console_that_ends_while_the_palette_opens_ends_without_a_crash(watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        console, opened = operator.console, list[PaletteScreen]()
+
+        def push(screen: PaletteScreen) -> None:
+            opened.append(screen)
+            Console.push_screen(console, screen)
+            console.exit()
+
+        console.push_screen = push
+        await operator.pilot.press("ctrl+p")
+        await operator.until(lambda: opened and opened[0].is_mounted)
+    assert console.return_code == 0
+    assert console._exception is None
 
 
 @ON_ONE_DATABASE
