@@ -1,6 +1,7 @@
 """The command line of the console, and its palette."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
 
@@ -92,6 +93,11 @@ class PaletteScreen(CommandPalette):
     def dismiss(self, result: None = None) -> AwaitComplete:
         """Close the palette once, as `ModalDialog` does."""
         return super().dismiss(result) if self in self.app.screen_stack else AwaitComplete()
+
+    def _action_command_list(self, action: str) -> None:
+        """Move in the list; keys of a burst may precede its first layout, before which it has no pages."""
+        with suppress(KeyError):
+            super()._action_command_list(action)
 
     def compose(self) -> ComposeResult:
         """Build the heading above the palette."""

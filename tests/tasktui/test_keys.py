@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 from textual.binding import Binding
+from textual.command import CommandList
 from textual.widgets import Input
 
 from runner.db.database import Database
@@ -166,6 +167,22 @@ def test_a_letter_without_a_binding_names_a_screen_that_has_it(action: Action) -
 
 def test_a_letter_that_no_screen_has_leads_to_the_help() -> None:
     assert unbound("G") == "G is not a key of this screen; ? lists its keys"
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("action", ["page_up", "page_down"])
+async def test_a_page_in_a_palette_whose_list_is_not_drawn_is_harmless(watch: Watch, action: str) -> None:
+    async with watch("tasks") as operator:
+        await operator.press("ctrl+p")
+        palette = operator.screen
+        choices = palette.query_one(CommandList)
+        await operator.until(lambda: choices.option_count)
+        palette._list_visible = False
+        await operator.pilot.pause()
+        choices._clear_caches()
+        for each in ("cursor_down", "cursor_down", f"command_list('{action}')"):  # before the list has a size
+            await palette.run_action(each)
+        assert operator.screen is palette
 
 
 @ON_ONE_DATABASE

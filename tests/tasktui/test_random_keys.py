@@ -363,7 +363,7 @@ async def test_random_steps_neither_crash_nor_write_without_a_confirmation(
                             break
                     await settle(operator, 0.0)
                     console.exit()
-                    while not console._closed:
+                    while not (console._closed or console._task is None or console._task.done()):
                         await asyncio.sleep(0.01)
                     assert console._exception is None
             except BaseException as error:
