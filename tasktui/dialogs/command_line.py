@@ -10,6 +10,7 @@ from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider, SearchIcon
 from textual.content import Content
+from textual.events import Mount
 from textual.widgets import Input
 
 from runner.errors import InvalidInput
@@ -104,8 +105,13 @@ class PaletteScreen(CommandPalette):
         yield Heading()
         yield from super().compose()
 
-    def on_mount(self) -> None:
-        """Replace the sign of Textual, which some terminals draw as a picture of two cells."""
+    def on_mount(self, event: Mount) -> None:
+        """Replace the sign of Textual, which some terminals draw as a picture of two cells.
+
+        A palette that closes as it opens has no screen below it, whose entries it would list.
+        """
+        if self not in self.app.screen_stack[1:]:
+            event.prevent_default()
         for each in self.query(SearchIcon):  # A palette of a console that closes has none.
             each.icon = "▸"
 

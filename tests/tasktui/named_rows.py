@@ -72,7 +72,9 @@ class Named:
             most = self.number if self.limit is None else min(self.number, self.limit)
             assert not new, (self.words, new)
             assert len(changed) <= most, (self.words, len(changed), most)
-            assert self.partial or len(changed) == most, (self.words, len(changed), most)
+            # A retry skips a task that becomes due by itself before the operator confirms.
+            fewer = self.partial or self.words[0] == "retry"
+            assert fewer or len(changed) == most, (self.words, len(changed), most)
         return len(changed)
 
 

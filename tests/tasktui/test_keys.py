@@ -186,6 +186,17 @@ async def test_a_page_in_a_palette_whose_list_is_not_drawn_is_harmless(watch: Wa
 
 
 @ON_ONE_DATABASE
+async def test_a_palette_that_closes_as_it_opens_is_harmless(watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        console = operator.console
+        opening = console.push_screen(PaletteScreen())
+        console.screen.dismiss()
+        await opening
+        await operator.press("ctrl+p")
+        assert isinstance(operator.screen, PaletteScreen)
+
+
+@ON_ONE_DATABASE
 async def test_a_console_that_ends_while_the_palette_opens_ends_without_a_crash(watch: Watch) -> None:
     async with watch("tasks") as operator:
         console, opened = operator.console, list[PaletteScreen]()
