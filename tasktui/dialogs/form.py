@@ -81,8 +81,10 @@ class FormScreen(ModalDialog[Dialog | None]):
             yield Caps(id="caps")
 
     def on_mount(self) -> None:
-        """Show the preview."""
+        """Show the preview. A form that opens while the console ends has no fields."""
         fields = list(self.query(TextLine))
+        if not fields:
+            return
         for field in fields:
             field.on_submit = self._next
         fields[-1].on_submit = lambda _text: self.action_submit()

@@ -7,6 +7,7 @@ import pytest
 import sqlalchemy as sa
 from textual.binding import Binding
 from textual.command import CommandList
+from textual.screen import Screen
 from textual.widgets import Input
 
 from runner.db.database import Database
@@ -20,6 +21,7 @@ from tasktui.actions.actions import ACTIONS
 from tasktui.app import Console
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.dialogs.command_line import PaletteScreen
+from tasktui.dialogs.form import FormScreen
 from tasktui.screens import MODES
 from tasktui.shell.heading import Heading
 from tasktui.shell.live import unbound
@@ -211,6 +213,25 @@ async def test_a_console_that_ends_while_the_palette_opens_ends_without_a_crash(
         await operator.until(lambda: opened and opened[0].is_mounted)
     assert console.return_code == 0
     assert console._exception is None
+
+
+@ON_ONE_DATABASE
+async def test_a_console_that_ends_while_a_form_opens_ends_without_a_crash(database: Database, watch: Watch) -> None:
+    await add_live(database)
+    async with watch("tasks") as operator:
+        await operator.sees("ready")
+        console, opened = operator.console, list[Screen[object]]()
+
+        def push(screen: Screen[object], on_close: Callable[..., None]) -> None:
+            opened.append(screen)
+            Console.push_screen(console, screen, on_close)
+            console.exit()
+
+        console.push_screen = push
+        await operator.pilot.press("N")
+        await operator.until(lambda: opened and opened[0].is_mounted)
+        assert isinstance(opened[0], FormScreen)
+    assert console.return_code == 0
 
 
 @ON_ONE_DATABASE

@@ -28,6 +28,7 @@ from textual.events import (
     MouseUp,
 )
 from textual.keys import _character_to_key
+from textual.pilot import WaitForScreenTimeout
 from textual.widgets import Input
 
 from runner.db.database import Database
@@ -290,7 +291,11 @@ async def until(condition: Callable[[], object], seconds: float = 3.0) -> bool:
 
 async def settle(operator: Operator, seconds: float) -> None:
     """Let the console handle the events so far, and draw the whole screen."""
-    await operator.pilot._wait_for_screen()
+    try:
+        await operator.pilot._wait_for_screen()
+    except WaitForScreenTimeout:
+        if not operator.console._exit:  # A word has a q, which quits where no input takes it.
+            raise
     await asyncio.sleep(seconds)
     if operator.console.is_running and operator.console.screen_stack:
         assert operator.text is not None
