@@ -126,16 +126,15 @@ async def _matching(database: Database, text: str) -> Sequence[int]:
 
 async def _undone(database: Database, words: Sequence[Any]) -> set[Key]:
     """The subjects of the changes that an undo names."""
-    audit, runner = database.tables.audit.c, database.tables.runner
+    audit = database.tables.audit.c
     entries = audit.change_group == words[1] if words[0] == "--group" else audit.id == words[0]
     async with database.reading() as tx:
         rows = await tx.rows(sa.select(audit.task_id, audit.target).where(entries))
-        runners = {f"{row.host}:{row.pid}": row.id for row in await tx.rows(sa.select(runner))}
     keys: set[Key] = {("task", row.task_id) for row in rows if row.task_id is not None}
     for row in rows:
         if row.target is not None:
             kind, _, name = row.target.partition(" ")
-            keys.add((kind, runners.get(name, name) if kind == "runner" else name))
+            keys.add((kind, int(name) if kind == "runner" else name))
     return keys
 
 
