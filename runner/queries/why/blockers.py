@@ -254,7 +254,9 @@ def _tasks_ahead(facts: Facts, verb: str) -> Cause:
     advice = f"runner edit {facts.task.id} --priority {priority}" if priority is not None else ""
     if not facts.candidates:
         return Cause("behind", text, advice)
-    size, free = (sum(numbers) for numbers in zip(*((each.size, each.free) for each in facts.candidates), strict=True))
+    size, free = (
+        sum(numbers) for numbers in zip(*((each.size, max(0, each.free)) for each in facts.candidates), strict=True)
+    )
     kind = facts.candidates[0].pool
     common = CommonCause(f"more tasks are due than {kind} are free: {free:,} of {size:,}")
     return Cause("behind", text, advice, common=common)
