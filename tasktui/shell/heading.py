@@ -227,22 +227,29 @@ def front_spec() -> str:
 
 
 def tab_parts(status: Status, width: int) -> list[list[Part]]:
-    """The parts of each title; only the keys of the other screens if the room is short."""
+    """The parts of each title; only the keys of other screens, or of the last of them, if the room is short."""
     roomy = width >= RULED
     full = sum(cell_len(f"{key} {title} ") for key, title in status.screens) + 1 <= width
-    tabs = []
-    for key, title in status.screens:
-        here = title == status.title
-        if not roomy or current().flat:
-            spec = front_spec() if here else "muted"
-            text = f"{key} {title}" if full or here else key
-            tabs.append([(text, spec)])
-        else:
-            tabs.append([(f"{key} ", "bold accent" if here else "faint"), (title, "bold strong" if here else "muted")])
-        if roomy and title in status.counts:
-            text, role = status.counts[title]
-            tabs[-1].append((f" {text}", f"bold {role}"))
+    tabs = [_tab(status, each, roomy=roomy, titled=full or roomy) for each in status.screens]
+    for place, each in reversed([*enumerate(status.screens)]):
+        if sum(map(width_of, tabs)) + len(tabs) <= width:
+            break
+        tabs[place] = _tab(status, each, roomy=roomy, titled=False)
     return tabs
+
+
+def _tab(status: Status, screen: tuple[str, str], *, roomy: bool, titled: bool) -> list[Part]:
+    key, title = screen
+    here = title == status.title
+    text = f" {title}" if titled or here else ""
+    if not roomy or current().flat:
+        tab = [(f"{key}{text}", front_spec() if here else "muted")]
+    else:
+        tab = [(key, "bold accent" if here else "faint"), (text, "bold strong" if here else "muted")]
+    if roomy and title in status.counts:
+        count, role = status.counts[title]
+        tab.append((f" {count}", f"bold {role}"))
+    return tab
 
 
 def databases_height(height: int) -> int:

@@ -209,6 +209,13 @@ def test_a_line_of_a_hundred_cells_has_each_title_with_its_count() -> None:
     assert text_of(second_line(status, 100)).split()[-2:] == ["9", "Workflows"]
 
 
+@pytest.mark.parametrize(("title", "end"), [("Tasks", ["9", "Workflows", "0"]), ("Stores", ["9", "0", "Stores"])])
+def test_the_last_titles_give_their_room_up_and_keep_their_keys(title: str, end: list[str]) -> None:
+    places = [*((mode.key, mode.title) for mode in MODES.values()), ("0", "Stores")]
+    status = Status("db", False, "", None, "14:02:31", places, title, counts={"Failures": ("77,777", "dead")})
+    assert text_of(second_line(status, 100)).split()[-3:] == end
+
+
 @pytest.mark.parametrize("lock", ["", "READ-ONLY", "READ-ONLY standby, 12m old"])
 @pytest.mark.parametrize("name", ["db", "a-database-with-a-long-name", "数据库数据库数据库"])
 def test_the_heading_has_two_lines_however_narrow_the_terminal_is(name: str, lock: str) -> None:
