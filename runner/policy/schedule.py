@@ -91,9 +91,12 @@ class EveryRule:
     delay = None
 
     def next(self, after: datetime) -> datetime | None:
-        """Return the first tick after a time."""
+        """Return the first tick after a time; None beyond the last year of Python."""
         origin = EPOCH if self.interval % WEEK else FIRST_MONDAY
-        return origin + ((after - origin) // self.interval + 1) * self.interval
+        try:
+            return origin + ((after - origin) // self.interval + 1) * self.interval
+        except OverflowError:  # It is after the year 9999.
+            return None
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,11 @@ def test_a_fixed_rate_has_the_same_ticks_on_every_runner() -> None:
     assert rule.next(NOON - timedelta(milliseconds=1)) == NOON
 
 
+def test_a_long_fixed_rate_ends_before_the_year_10000() -> None:
+    ticks = upcoming(parse_rule("every 36500d"), NOON, 300)
+    assert 9900 <= ticks[-1].year <= 9999
+
+
 def test_a_fixed_delay_counts_from_the_end_of_a_run() -> None:
     assert upcoming(parse_rule("after_end 30s"), NOON, 10) == [NOON + timedelta(seconds=30)]
 
