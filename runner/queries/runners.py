@@ -28,6 +28,7 @@ from runner.store.heartbeat import MOST_SUSPECTS, ExecutorSlots, LoopBlock
 from runner.text.document import JsonProperty
 from runner.text.formatting import age
 from runner.text.hosts import admits, host_names
+from runner.text.runner_name import process_name
 from runner.text.sanitize import count_noun
 
 MOST = 1_000
@@ -128,13 +129,18 @@ class RunnerRow:
         return self.command is not None and "drain" in self.command.split()
 
     @property
+    def order(self) -> str:
+        """Its command as text, such as `concurrency=5 draining`; empty without one."""
+        return " ".join("draining" if word == "drain" else word for word in (self.command or "").split())
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """Its command, stuck rows, abandoned threads, and its selection, order and polling if not the default."""
         from runner.policy.polling import DEFAULT_POLLING  # the first data of the console need no poll modes
 
-        order = "" if self.claim_order == "strict" else self.claim_order
+        claim_order = "" if self.claim_order == "strict" else self.claim_order
         polling = "" if self.polling == DEFAULT_POLLING else self.polling
-        remarks = (self.command, self.stuck_rows, self.threads_lost, self.selection, order, polling)
+        remarks = (self.order, self.stuck_rows, self.threads_lost, self.selection, claim_order, polling)
         return tuple(text for text in remarks if text)
 
     @property
@@ -262,6 +268,13 @@ async def runner_of(tx: Transaction, runner_id: int | None) -> RunnerRow | None:
         return None
     rows = await _runners(tx, _statement(tx.tables, tx.dialect).where(tx.tables.runner.c.id == runner_id))
     return rows[0] if rows else None
+
+
+async def runner_names(tx: Transaction) -> dict[int, str]:
+    """The names of the registered runners by id, such as `web-3:4117`."""
+    runner = tx.tables.runner.c
+    rows = await tx.rows(sa.select(runner.id, runner.host, runner.pid).limit(MOST))
+    return {row.id: process_name(as_text(row.host), as_int(row.pid)) for row in rows}
 
 
 @lru_cache

@@ -1,5 +1,6 @@
 """The data of the schedules screen: the schedules, the runs of one of them, and how late runs start."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -8,6 +9,7 @@ from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
 from runner.policy.schedule import parse_rule
 from runner.policy.schedule_ticks import next_ticks
+from runner.queries.runners import runner_names
 from runner.queries.schedules import ScheduleRow, ScheduleRun, recent_starts, schedule_runs
 from runner.queries.schedules import schedules as read_schedules
 
@@ -29,6 +31,7 @@ class ScheduleBoard:
         id: the schedule under the cursor; None without one.
         runs: its runs, the latest first.
         starts: when each run of the last day was due, and the seconds until it started.
+        runners: names of the registered runners by id.
     """
 
     at: datetime
@@ -36,6 +39,7 @@ class ScheduleBoard:
     id: str | None
     runs: tuple[ScheduleRun, ...]
     starts: tuple[tuple[datetime, float], ...]
+    runners: Mapping[int, str]
 
     def row(self, id: str | None) -> ScheduleRow | None:
         """Return a schedule by its id."""
@@ -58,11 +62,11 @@ async def read_board(tx: Transaction, id: str | None) -> ScheduleBoard:
     Args:
         id: the schedule whose runs to read; None for none.
     """
-    rows, starts, at, runs = await tx.gather(
-        read_schedules(tx), recent_starts(tx, DAY), clock(tx), schedule_runs(tx, id or "", MOST_RUNS)
+    rows, starts, at, runs, names = await tx.gather(
+        read_schedules(tx), recent_starts(tx, DAY), clock(tx), schedule_runs(tx, id or "", MOST_RUNS), runner_names(tx)
     )
     known = any(row.id == id for row in rows)
-    return ScheduleBoard(at, tuple(rows), id if known else None, tuple(runs) if known else (), tuple(starts))
+    return ScheduleBoard(at, tuple(rows), id if known else None, tuple(runs) if known else (), tuple(starts), names)
 
 
 def planned(row: ScheduleRow, at: datetime, length: timedelta) -> list[datetime]:

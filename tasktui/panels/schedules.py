@@ -8,11 +8,13 @@ from runner.model.schedule import TickOutcome, overlap_effect
 from runner.model.task import Shown
 from runner.policy.schedule import describe
 from runner.queries.schedules import LATE, ScheduleRow, ScheduleRun
+from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
+from runner.text.runner_name import runner_name
 from runner.text.sanitize import count_noun
 from tasktui.data.schedules import DAY, ScheduleBoard, planned
 from tasktui.render.plot import Span, area, framed, gauge, joined, nice, time_axis, time_labels
-from tasktui.render.render import fitted, line
+from tasktui.render.render import cut_middle, fitted, line
 from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule, wrapped
 from tasktui.render.rows import state as state_part
 
@@ -28,6 +30,9 @@ LABEL_ROOM, LEAST_LABEL_ROOM = 16, 10
 
 BAR = 34
 """Cells of the bar of a run."""
+
+HOLDER = 21
+"""Cells of the name of a runner."""
 
 FEW_RUNS = 4
 """Rows up to which a narrow screen shows the runs in one line."""
@@ -164,9 +169,9 @@ def _runs(board: ScheduleBoard, zone: tzinfo, width: int, room: int) -> list[Row
     if not board.runs:
         return []
     longest = max((_seconds(run, board.at) or 0.0 for run in board.runs), default=0.0)
-    runner = f"{'RUNNER':<22}" if width >= NORMAL else ""
+    runner = f"{'RUNNER':<{HOLDER + 1}}" if width >= NORMAL else ""
     titles = f"  {'DUE':<12}{'STATE':<14}{'LATE':>9}{'TOOK':>9}  {'DURATION':<{bar_of(width)}}  {runner}TASK"
-    rows = [_run(run, board.at, zone, longest, width) for run in board.runs[: max(1, room - 1)]]
+    rows = [_run(run, board, zone, longest, width) for run in board.runs[: max(1, room - 1)]]
     return [fit([(titles, "muted")], width), *rows]
 
 
@@ -235,7 +240,8 @@ def bar_of(width: int) -> int:
     return min(BAR, max(10, width - (84 if width >= NORMAL else 60)))
 
 
-def _run(run: ScheduleRun, at: datetime, zone: tzinfo, longest: float, width: int) -> Row:
+def _run(run: ScheduleRun, board: ScheduleBoard, zone: tzinfo, longest: float, width: int) -> Row:
+    at = board.at
     due = fitted(formatting.weekday_clock(run.due, at, zone), 12)
     task = run.task
     if task is None:
@@ -248,7 +254,6 @@ def _run(run: ScheduleRun, at: datetime, zone: tzinfo, longest: float, width: in
     retries = task.shown is Shown.RETRYING
     took = f"{task.attempt} of {task.max_attempts}" if retries and task.max_attempts else _length(seconds)
     bar = gauge([((seconds or 0.0) / longest if longest else 0.0, BAR_ROLES.get(task.shown, "spark"))], bar_of(width))
-    holder = f"{task.runner_id} ({line(task.host, 14)})" if task.runner_id is not None else ""
     serious = late is not None and late > LATE
     return fit(
         [
@@ -259,11 +264,18 @@ def _run(run: ScheduleRun, at: datetime, zone: tzinfo, longest: float, width: in
             ("  ", ""),
             *(bar if seconds is not None else [(" " * bar_of(width), "")]),
             ("  ", ""),
-            (fitted(holder, 22) if width >= NORMAL else "", "muted"),
+            *(fit(cut_middle([(_holder(task, board), "muted")], HOLDER), HOLDER + 1) if width >= NORMAL else []),
             (str(task.id), "muted"),
         ],
         width,
     )
+
+
+def _holder(task: TaskRow, board: ScheduleBoard) -> str:
+    """The runner of the last attempt; with its id if it is not registered any more, as its process is unknown then."""
+    if task.runner_id is None:
+        return ""
+    return board.runners.get(task.runner_id) or runner_name(task.runner_id, task.host)
 
 
 def _length(seconds: float | None) -> str:

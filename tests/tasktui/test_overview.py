@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 
 import pytest
+import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.transaction import clock
@@ -54,6 +55,7 @@ from tasktui.screens.runners import liveness
 from tasktui.session.cache import LONGEST_VALIDITY, TtlCache
 from tests.store.minutes import Minute, within_a_minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
+from tests.store.table import change
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
 AT = datetime(2026, 11, 20, 13, 30, 20, tzinfo=UTC)
@@ -128,7 +130,7 @@ def test_the_slots_of_a_silent_runner_have_no_colour(age: float, coloured: bool)
 
 def test_a_runner_with_a_poll_mode_of_its_own_shows_its_heartbeat() -> None:
     assert liveness(runner(polling="fixed-rate 2s")).text.endswith("s ago")
-    assert liveness(runner(polling="fixed-rate 2s", command="drain")).text == "drain"
+    assert liveness(runner(polling="fixed-rate 2s", command="threads=4 drain")).text == "threads=4 draining"
 
 
 def test_lost_tasks_are_counted_and_said_to_come_back_or_not() -> None:
@@ -519,6 +521,20 @@ async def test_an_answer_is_kept_longer_the_longer_it_took() -> None:
         assert await recall.get(None, ask) == first
         now[0] = first + seconds
         assert await recall.get(None, ask) > first
+
+
+@ON_ONE_DATABASE
+async def test_a_cheap_count_of_many_tasks_is_a_few_seconds_old_at_most(database: Database, watch: Watch) -> None:
+    tasks = [{"handler": "h", "queue": "mail", "submitted_at": ahead(-600)}] * (SHALLOW + 500)
+    await change(database, sa.insert(database.tables.task).values(tasks))
+    async with watch("overview") as operator:
+        now = [100.0]
+        operator.screen._backlog_cache._clock = lambda: now[0]  # reading the tasks takes no time
+        operator.screen._backlog_cache._entry = None
+        await operator.sees(" 1,500 ")
+        await add_live(database, "h", queue="mail")
+        now[0] += 3.0
+        await operator.sees(" 1,501 ")
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from tasktui.actions.as_command import new_schedule_words
 from tasktui.actions.schedule import rule_rows
 from tasktui.data.schedules import planned, read_board
 from tasktui.panels.schedules import sentence
+from tests.store.rows import add_runner
 from tests.store.table import change
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 from tests.tasktui.test_actions import audited, confirm
@@ -86,6 +87,21 @@ async def test_a_run_that_waits_for_another_one_is_late_and_says_why(database: D
         assert head.index("NEXT HOUR") == axis.index("now")
     async with watch("schedules", (80, 24)) as operator:
         await operator.sees("1 late", "has not started")
+
+
+@ON_ONE_DATABASE
+async def test_the_runner_of_a_run_has_the_name_that_other_screens_show(database: Database, watch: Watch) -> None:
+    await add(database, rule="every 36500d")
+    for _ in range(2):
+        await make_due(database, 1)
+        await database.write(tick)
+    present = await add_runner(database, host="web-3.eu-central.shop.internal", pid=4117)
+    task, gone = database.tables.task, present + 1
+    await change(database, sa.update(task).values(runner_id=gone, host="web-1"))
+    async with watch("schedules", (120, 40)) as operator:
+        await operator.sees(f" runner {gone} (web-1) ")
+        await change(database, sa.update(task).values(runner_id=present, host="web-3.eu-central.shop.internal"))
+        await operator.sees(" web-3.eu-c…ernal:4117 ")
 
 
 @ON_ONE_DATABASE
