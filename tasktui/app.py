@@ -242,7 +242,7 @@ class Console(KeyBuffer):
         if isinstance(self.screen, LiveScreen):
             from tasktui.dialogs.attention import AttentionScreen
 
-            self.push_screen(AttentionScreen(self.session), partial(_open_alert, self))
+            AttentionScreen(self.session).open(self, partial(_open_alert, self))
 
     def action_capacity(self) -> None:
         """Show the capacity of the runners, and when each queue is drained."""
@@ -372,9 +372,13 @@ class Console(KeyBuffer):
         note = f"\n{count_noun(ignored, 'key')} typed after it ignored; pause before the next key" if ignored else ""
         self.show_notice(f"{why}{note}", tone=Tone.ERROR)
 
-    def show_waiting(self, text: str) -> None:
+    def show_waiting(self, text: str, *, over: bool = False) -> None:
         """Show that the dialog of an action waits for the database, or that escape cancelled it before it opened."""
-        self.show_notice(text, tone=Tone.PARTIAL)
+        if not over:
+            self.show_notice(text, tone=Tone.PARTIAL)
+        for screen in self.screen_stack:
+            if over and isinstance(screen, LiveScreen):
+                screen.frame.hide_message(text)
 
     def clear_selection(self) -> None:
         """Clear the selection of the screen; an input of the first screen asks for it before that one is open."""

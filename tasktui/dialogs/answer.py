@@ -1,10 +1,10 @@
 """A dialog that shows an answer of the database."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, TypeVar
 
 from textual import on
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
@@ -16,6 +16,7 @@ from tasktui.messages import ReadFailed, SnapshotRead
 from tasktui.render.render import block, content, lines
 from tasktui.session.session import Session
 from tasktui.shell.heading import Heading
+from tasktui.terminal.keyboard import key_buffer
 
 EVERY = 2.0
 """Seconds between reads: the answer has countdowns."""
@@ -45,6 +46,23 @@ class AnswerScreen(ModalDialog[T]):
         self._reading = False
         self._answer: Any = None
         self._error: Content | None = None
+        self._waiting_keys: Callable[[], None] | None = None
+
+    def open(self, app: App[Any], on_close: Callable[[T | None], None]) -> None:
+        """Open the dialog. The keys typed until its first answer wait for it, but those that close it.
+
+        Args:
+            on_close: takes its result; None if the operator closed it.
+        """
+        ahead = key_buffer(app).ahead
+        ahead.hold("q")
+        self._waiting_keys = ahead.release
+        app.push_screen(self, on_close)
+
+    def _release_keys(self) -> None:
+        release, self._waiting_keys = self._waiting_keys, None
+        if release is not None:
+            release()
 
     async def read(self) -> object:
         """Read the answer; runs in a worker."""
@@ -110,3 +128,8 @@ class AnswerScreen(ModalDialog[T]):
     def _show(self, text: Content) -> None:
         self._reading = False
         self.query_one("#answer", Static).update(text)
+        self._release_keys()
+
+    def on_unmount(self) -> None:
+        """Handle the keys that waited for an answer."""
+        self._release_keys()

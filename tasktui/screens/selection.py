@@ -329,7 +329,7 @@ def _show_why(
 
     following = line(rest[0][0].name) if rest else ""
     dialog = WhyManyScreen(session, tasks, place, following) if isinstance(tasks, Filter) else WhyScreen(session, tasks)
-    screen.app.push_screen(dialog, open_cause)
+    dialog.open(screen.app, open_cause)
 
 
 def _open_cause(screen: "LiveScreen", view: RelatedView) -> None:

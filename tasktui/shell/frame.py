@@ -267,6 +267,11 @@ class ScreenFrame:
     def clear_error(self) -> None:
         """Hide an error, because the operator has done the same thing right since."""
         if self._message is not None and self._message.tone is Tone.ERROR:
+            self.hide_message(self._message.text)
+
+    def hide_message(self, text: str) -> None:
+        """Hide a message; another one stays."""
+        if self._message is not None and self._message.text == text:
             self._message = self._drawn = None
             self.update_keys()
 

@@ -66,6 +66,7 @@ class PendingDialog:
         self._ahead = ahead
         self.label = label
         self.is_cancelled = False
+        self.notice = ""
 
     def cancel(self) -> None:
         """Never open the dialog."""
@@ -95,6 +96,7 @@ class TypedAhead:
         self._app = app
         self._keys: list[Key] | None = None
         self._holds = 0
+        self._leaving: tuple[str, ...] = LEAVING
         self._pending: list[PendingDialog] = []
         self._refusal, self._ignored, self._ignore_until = "", list[str](), -inf
 
@@ -105,16 +107,21 @@ class TypedAhead:
             return True
         if self._ignores(event):
             return True
-        if event.key in LEAVING:
+        if event.key in self._leaving:
             self._keys = None  # the operator gave up on the dialog
         if self._keys is None:
             return False
         self._keys = [*self._keys, event][:MAX_KEYS]
         return True
 
-    def hold(self) -> None:
-        """Start buffering; each call needs one of `release`, and the last of them ends the buffering."""
+    def hold(self, *leaving: str) -> None:
+        """Start buffering; each call needs one of `release`, and the last of them ends the buffering.
+
+        Args:
+            leaving: further keys that bypass the buffer.
+        """
         self._holds += 1
+        self._leaving = (*self._leaving, *leaving)
         self._keys = self._keys or []
 
     def prepare(self, label: str) -> "PendingDialog":
@@ -131,13 +138,15 @@ class TypedAhead:
     def _report(self, dialog: PendingDialog) -> None:
         """Show that the keys wait for a dialog, as long as they do."""
         if dialog in self._pending:
-            self._app.show_waiting(f"{dialog.label} waits for the database, and keys for its dialog; escape cancels")
+            dialog.notice = f"{dialog.label} waits for the database, and keys for its dialog; escape cancels"
+            self._app.show_waiting(dialog.notice)
             self._app.set_timer(REPORT_EVERY, lambda: self._report(dialog))
 
     def settle(self, dialog: "PendingDialog") -> None:
         """Replay the keys to a dialog that was prepared, or drop them if no dialog opened."""
         if dialog in self._pending:
             self._pending.remove(dialog)
+            self._app.show_waiting(dialog.notice, over=True)
             if not self._app.screen_stack or not isinstance(self._app.screen, ModalScreen):
                 self._keys = None
             self.release()
@@ -156,8 +165,11 @@ class TypedAhead:
     def release(self) -> None:
         """Replay the keys to the screen in front, once it is drawn."""
         self._holds -= 1
+        if not self._holds:
+            self._leaving = LEAVING
         if not self._holds and self._app.screen_stack:  # Without a screen, the console has closed.
-            self._app.screen.call_after_refresh(self._replay)
+            # In the application: a key of the screen would not reach the bindings of the screen from a widget in it.
+            self._app.screen.call_after_refresh(self._app.call_later, self._replay)
 
     def refuse(self, why: str) -> None:
         """Show why a key was refused, and ignore the keys typed ahead for its dialog.
@@ -241,10 +253,11 @@ class KeyBuffer(App[None]):
         """
         raise NotImplementedError
 
-    def show_waiting(self, text: str) -> None:
+    def show_waiting(self, text: str, *, over: bool = False) -> None:
         """Show that the dialog of an action waits for the database, or that escape cancelled it before it opened.
 
         Args:
             text: the notice, not sanitized.
+            over: hide this notice, because the wait is over; another notice stays.
         """
         raise NotImplementedError

@@ -16,7 +16,7 @@ from tasktui.dialogs.command_line import CommandScreen
 from tasktui.session.session import Job, Session
 from tasktui.terminal import typed_ahead
 from tasktui.widgets.table import Table
-from tests.store.rows import add_live, add_past, add_runner
+from tests.store.rows import add_live, add_past, add_runner, ahead
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
 from tests.tasktui.test_actions import confirm
 
@@ -24,6 +24,7 @@ pytestmark = ON_ONE_DATABASE
 LONG_BURST = 60.0
 NAMES = {
     " ": "space",
+    "!": "exclamation_mark",
     ":": "colon",
     "/": "slash",
     "<": "backspace",
@@ -256,7 +257,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     event, read = asyncio.Event(), Session.read
 
     async def slowly(session: Session, verb: Any, *args: Any, **kwargs: Any) -> Any:
-        if verb.__name__ in ("task_detail", "queue_tasks", "preview", "clock"):
+        if verb.__name__ in ("task_detail", "queue_tasks", "preview", "clock", "_facts"):
             await event.wait()
         return await read(session, verb, *args, **kwargs)
 
@@ -280,6 +281,37 @@ async def test_escape_cancels_a_dialog_that_the_database_delays(
         assert operator.screen.title == "Tasks"
         await operator.press("8")
         assert operator.screen.title == "Audit"
+
+
+async def test_the_notice_of_a_wait_ends_with_the_wait(
+    ids: list[int], watch: Watch, answers: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(typed_ahead, "PATIENCE", 0.01)
+    async with watch("tasks") as operator:
+        await operator.sees("order-1")
+        await operator.press("E")
+        await operator.sees("Edit waits for the database")
+        answers.set()
+        await operator.until(lambda: type(operator.screen).__name__ == "EditScreen")
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.title == "Tasks")
+        assert "waits for the database" not in operator.text
+
+
+@pytest.mark.parametrize(
+    ("keys", "shown"), [("!w", "WhyManyScreen"), ("!H", "ConfirmScreen"), ("!q", "OverviewScreen")]
+)
+async def test_keys_typed_while_the_alerts_are_read_act_on_the_first_one(
+    database: Database, watch: Watch, answers: asyncio.Event, keys: str, shown: str
+) -> None:
+    await add_runner(database, handlers='["other"]', lease=600)
+    await add_live(database, "mail.send", run_at=ahead(-600))
+    async with watch("overview") as operator:
+        burst(operator, keys)
+        if shown != "OverviewScreen":
+            await operator.until(lambda: type(operator.screen).__name__ == "AttentionScreen")
+            answers.set()
+        await operator.until(lambda: type(operator.screen).__name__ == shown)
 
 
 @pytest.mark.slow
