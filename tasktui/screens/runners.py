@@ -19,6 +19,7 @@ from runner.text import formatting
 from runner.text.runner_name import process_name, runner_name
 from runner.text.stuck_row import stuck_text
 from tasktui.actions.action import ActionTarget, Targets
+from tasktui.actions.actions import ACTIONS
 from tasktui.commands.syntax import filter_of
 from tasktui.data.runners import NO_RUNNER, Workforce, WorkforceReader, merged_workforce
 from tasktui.panels.runner import runner_rows
@@ -94,7 +95,8 @@ class RunnersScreen(LiveScreen):
         "All registered runners, including lost ones, and the tasks that the runner under the cursor has claimed, "
         "longest running first. CPU is the share of one processor since the last heartbeat, and MEMORY the resident "
         "memory, both with the processes of handlers; the line of a host has their sums. "
-        "FAILED is the share of failed attempts in the last ten minutes. Enter lists the tasks. "
+        "FAILED is the share of failed attempts in the last ten minutes. Enter lists the tasks. A runner that exits "
+        "keeps the cursor until you move it. "
         "Over all shards, a process has a row for each shard that it serves, and its slots count once. "
         "L drains the runner: it finishes its tasks and exits. S changes how many tasks it runs concurrently."
     )
@@ -105,6 +107,7 @@ class RunnersScreen(LiveScreen):
         super().__init__(Targets(runner=self.runner, copyable=self._texts, by_shard=self._by_shard))
         self._table = Table[int](COLUMNS, id="runners")
         self._runners: dict[int, RunnerRow] = {}
+        self._exited: int | None = None
         self._reads = ShardReads[Workforce]()
         self._readers: dict[str, WorkforceReader] = {}
 
@@ -139,19 +142,21 @@ class RunnersScreen(LiveScreen):
     def show(self, snapshot: Any) -> None:
         """Show the runners."""
         data: Workforce = snapshot
-        self._runners = runners = {runner.id: runner for runner in data.runners}
+        listed = self._with_exited(data)
+        self._runners = runners = {runner.id: runner for runner in listed.runners}
         (width, height), databases = self.size, self.frame.databases_height
         colours = colours_of(data.slots)
         table = self._table
         most = height - 14 if height > 30 else height // 2
         busy = busy_rows(data, self.session.zone, width) if height >= TALL else []
-        heads = host_heads(data, width, most - len(busy), spaced=height >= HIGH)
+        heads = host_heads(listed, width, most - len(busy), spaced=height >= HIGH)
         keys = tuple(heads) or tuple(runners)
-        table.columns = columns_for(data, width, grouped=bool(heads))
+        table.columns = columns_for(listed, width, grouped=bool(heads))
         table.styles.height = max(3, min(len(keys) + 1, most))
         titles = {key: RenderedRow((Cell("", "", tuple(row)),)) for key, row in heads.items() if row is not None}
         render = partial(runner_line, data=data, colours=colours, columns=table.columns, width=width)
-        table.show(keys, lambda id: titles.get(id) or render(runners[id]), titles=titles)
+        exited = self._exited
+        table.show(keys, lambda id: titles.get(id) or render(runners[id], exited=id == exited), titles=titles)
         target, self.opened.target = self.opened.target, ""
         named = next((id for id, runner in runners.items() if target in (str(id), name_of(runner))), None)
         if named is not None:
@@ -181,6 +186,26 @@ class RunnersScreen(LiveScreen):
         tasks = tasks if len(tasks) <= height - around else lower_rows(self.runner(), data, max(40, width - 3))
         self.query_one("#claimed", Canvas).draw(tasks)
         self.query_one("#busy", Canvas).draw(busy)
+
+    def _with_exited(self, data: Workforce) -> Workforce:
+        """The runners with the one under the cursor, which keeps its row after its exit until the cursor leaves it."""
+        last = self._runners.get(self._table.cursor or NO_RUNNER)
+        registered = [runner.id for runner in data.runners]
+        self._exited = None
+        if last is None or last.id in registered or data.silent:
+            return data
+        self._exited = last.id
+        place = list(self._runners).index(last.id)
+        last = replace(last, lease=-1.0, cpu=None, memory=None, running_tasks=0)
+        return replace(data, runners=(*data.runners[:place], last, *data.runners[place:]))
+
+    def refusal(self, key: str) -> str:
+        """Return the reason why a key does nothing: the runner under the cursor has exited."""
+        runner = self.runner()
+        acts = any(each.key == key for each in ACTIONS.values() if each.target is ActionTarget.RUNNER)
+        if runner is not None and runner.id == self._exited and acts:
+            return f"{runner_name(runner.id, runner.host, runner.pid)} has exited"
+        return super().refusal(key)
 
     def command_words(self) -> Sequence[object]:
         """Return the command that lists the same runners."""
@@ -296,12 +321,19 @@ def totals_row(data: Workforce, width: int) -> Row:
 
 
 def runner_line(
-    runner: RunnerRow, data: Workforce, colours: Mapping[str, int], columns: Sequence[ListColumn], width: int
+    runner: RunnerRow,
+    data: Workforce,
+    colours: Mapping[str, int],
+    columns: Sequence[ListColumn],
+    width: int,
+    *,
+    exited: bool = False,
 ) -> RenderedRow:
     """Render a runner as a row.
 
     Args:
         width: cells of the screen.
+        exited: it is not registered any more.
     """
     room = column_widths(columns, width)
     flow = data.result(runner.id)
@@ -324,12 +356,12 @@ def runner_line(
         "MEMORY": Cell(formatting.size(runner.memory), "muted" if runner.alive else "faint"),
         "/MIN": Cell(compact(flow.finished / 10), "text" if flow.finished else "faint"),
         "FAILED": Cell(failed, "bold dead" if failing else "muted" if flow.failed else "faint"),
-        "SEEN": liveness(runner),
+        "SEEN": Cell("exited", "faint") if exited else liveness(runner),
     }
     if hour := room.get(" DONE, LAST HOUR"):
         plotted = [(" ", ""), *sparkline(data.hours.done.get(runner.id, (0.0,)), hour - 1)]
         cells[" DONE, LAST HOUR"] = Cell("".join(text for text, _ in plotted), "spark", tuple(plotted))
-    return RenderedRow(tuple(cells.get(column.title, Cell("")) for column in columns))
+    return RenderedRow(tuple(cells.get(column.title, Cell("")) for column in columns), struck=exited)
 
 
 def shard_name(runner: RunnerRow) -> str:
@@ -348,8 +380,8 @@ def liveness(runner: RunnerRow) -> Cell:
     if runner.silent:
         return Cell(f"silent {age}, lease {formatting.age(runner.lease)}", "bold lost")
     if runner.stuck_rows:
-        return Cell(", ".join(filter(None, (runner.stuck_rows, line(runner.command or "")))), "bold dead")
-    if trouble := [line(text) for text in (runner.command, runner.threads_lost) if text]:
+        return Cell(", ".join(filter(None, (runner.stuck_rows, line(runner.order)))), "bold dead")
+    if trouble := [line(text) for text in (runner.order, runner.threads_lost) if text]:
         return Cell(", ".join(trouble), "bold retrying")
     return Cell(f"{age} ago", "faint")
 

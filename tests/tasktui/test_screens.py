@@ -30,6 +30,7 @@ from tasktui.shell.heading import ROOM_FOR_AGE, Status, first_line, second_line,
 from tasktui.widgets.table import Table
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
+from tests.store.table import change
 from tests.store.unique_tasks import once, put
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Operator, Watch
 
@@ -258,6 +259,25 @@ async def test_runners_are_summed_by_host_and_a_blocked_one_is_named(database: D
         assert operator.screen.runner().id == ids[0]
     async with watch("overview", WIDE) as operator:
         await operator.until(lambda: "reports.render (task 41) blocks the event loop" in operator.text)
+
+
+@ON_ONE_DATABASE
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_runner_that_exits_keeps_the_cursor_until_it_moves(
+    database: Database, watch: Watch, number: int
+) -> None:
+    ids = [await add_runner(database, host="web-1", pid=pid, capacity=8) for pid in (7, 8)[:number]]
+    async with watch("runners", WIDE) as operator:
+        table = operator.screen.query_one("#runners", Table)
+        await operator.until(lambda: table.cursor == ids[0])
+        await change(database, sa.delete(database.tables.runner).where(database.tables.runner.c.id == ids[0]))
+        await operator.until(lambda: re.search(r"▌.*web-1:7 .* exited", operator.text))
+        assert (f"{number - 1} alive" in operator.text, "lost" in operator.text) == (True, number == 1)
+        await operator.press("L")
+        await operator.sees_notice(f"runner {ids[0]} (web-1:7) has exited")
+        await operator.press("down")
+        if number == 2:
+            await operator.until(lambda: table.cursor == ids[1] and "exited" not in operator.text.partition("✗")[0])
 
 
 async def test_stuck_rows_are_named_on_the_overview_and_by_their_runner(database: Database, watch: Watch) -> None:
