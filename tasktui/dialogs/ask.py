@@ -242,7 +242,7 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
         room = max(10, width - ENTRY)
         label: Part = (f"{'When':{ENTRY}}", "muted")
         if self._is_canary(values):
-            stages = [part for name in ("1", "10", "100") for part in ((f"◆ {name} ", "accent"), ("┄┄ ", "line"))]
+            stages = [part for size in self._stages() for part in ((f"◆ {size} ", "accent"), ("┄┄ ", "line"))]
             end = "rest"
             bar = "━" * max(1, room - width_of(stages) - len(end) - 3)
             return [label, *stages, (f"{bar} ", "accent"), (end, "muted")]
@@ -254,6 +254,13 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
             return ()
         end = f" done about {self._end(seconds)}"
         return [label, ("◆", "bold accent"), ("━" * max(1, room - len(end) - 1), "accent"), (end, "muted")]
+
+    def _stages(self) -> list[int]:
+        """The sizes of the stages of a canary before the rest."""
+        from runner.operations.canary import STAGES  # imports all operations, which the first screen does not need
+
+        before = [sum(STAGES[:place]) for place in range(1, len(STAGES) + 1)]
+        return [size for size, tasks in zip(STAGES, before, strict=True) if tasks < self._question.count]
 
     def _end(self, seconds: float) -> str:
         return formatting.clock(self._now + timedelta(seconds=min(seconds, 1e8)), self._now, self._now.tzinfo or UTC)

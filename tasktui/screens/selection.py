@@ -223,6 +223,8 @@ def chips(listing: Listing, filter_text: str, sort: Sort, width: int) -> Row:
         left += [(f" {name}{sign}", "muted on raised"), (f"{value} ", "bold strong on raised"), ("  ", "")]
     if filter_text in ("", QUIET_TEXT):
         left.append(("type to filter", "italic faint"))
+    if not filter_text and width >= 100:
+        left += [("    s", "bold accent"), (" hides succeeded", "faint")]
     if sort != NEWEST:
         left.append((f"  {sort.arrow} {sort.by}, {sort.words}", "muted"))
     right: list[Part] = []

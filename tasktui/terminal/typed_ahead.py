@@ -169,7 +169,7 @@ class TypedAhead:
             self._leaving = LEAVING
         if not self._holds and self._app.screen_stack:  # Without a screen, the console has closed.
             # In the application: a key of the screen would not reach the bindings of the screen from a widget in it.
-            self._app.screen.call_after_refresh(self._app.call_later, self._replay)
+            self._app.screen.call_after_refresh(self._app.call_next, self._replay)
 
     def refuse(self, why: str) -> None:
         """Show why a key was refused, and ignore the keys typed ahead for its dialog.
