@@ -435,13 +435,14 @@ class Engine:
     async def _renew(self) -> None:
         """Renew the lease and compare the tasks in flight with the table."""
         self.worker.settle_abandoned()
-        self.reconciler.begin()
         executor = self.worker.executor
         abandoned = executor.stuck, executor.replaced
-        in_flight, usage = len(self.worker.in_flight), self.worker.meter.read()
-        error = await self.lease.renew(in_flight, self._handle_reply, abandoned, usage)
+        in_flight, usage = self.worker.in_flight, self.worker.meter.read()
+        error = await self.lease.renew(len(in_flight), self._handle_reply, abandoned, usage, list(in_flight.tasks))
         if isinstance(error, ResourceLimitReached):
             self.worker.reach_limit(error, len(self.worker.buffer))
+        elif error is None and self.lease.id:
+            await self.reconciler.compare(self.lease.id)
 
     def _handle_reply(self, reply: HeartbeatReply) -> None:
         if not reply.alive:
@@ -451,7 +452,6 @@ class Engine:
         self.worker.buffer.note_write()
         self.worker.cancel(reply.cancelled)
         self.commands.pending = reply.command
-        self.reconciler.compare(self.lease.id, reply)
 
     async def _shut_down(self) -> bool:
         """End all tasks in flight, write their outcomes and deregister, within the drain timeout."""

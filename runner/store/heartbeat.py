@@ -1,17 +1,18 @@
 """heartbeat: register runners and renew their leases."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypedDict
 
 import sqlalchemy as sa
 
+from runner.db.dialects import DIALECTS
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
-from runner.db.types import EARLIEST, db_later, db_now
+from runner.db.types import EARLIEST, NO_JOIN, db_later, db_now
 from runner.model.task import State
 from runner.policy.limits import UNLIMITED
 from runner.store.breaker import declare_breakers, json_text
@@ -157,14 +158,12 @@ class HeartbeatReply(NamedTuple):
         cancelled: ids of its tasks to terminate.
         late: True if the last heartbeat was too long ago: the database may have been unavailable, and the leases of
             other runners may have expired.
-        running: id and fence of each task that is running on this runner according to the table.
     """
 
     alive: bool
     command: str | None
     cancelled: frozenset[int]
     late: bool = False
-    running: frozenset[tuple[int, int]] = frozenset()
 
 
 def ignore(_locked: list[str]) -> None:
@@ -324,11 +323,12 @@ async def heartbeat(
     gap: float | None = None,
     abandoned: tuple[int, int] = (0, 0),
     usage: Usage = UNKNOWN_USAGE,
+    tasks: Collection[int] = (),
 ) -> HeartbeatReply:
     """Renew a runner's lease, unless a rescue has removed the runner.
 
     A runner that was frozen beyond its lease continues if no rescue took its tasks. Renewal and rescue serialize on the
-    runner's row.
+    runner's row. Nothing here reads the index of running tasks, which an old snapshot fills with dead entries.
 
     Args:
         tx: an open transaction; two statements are executed.
@@ -336,31 +336,53 @@ async def heartbeat(
         running: number of tasks in flight.
         gap: seconds since the last heartbeat above which the reply is late; default: the lease.
         abandoned: number of abandoned threads, and of replaced ones.
+        tasks: ids of the tasks in flight, of which the reply has those to terminate.
     """
-    rows = await tx.run(
-        _reply_statement(tx.tables, tx.driver), {"runner": runner_id, "gap": -(lease if gap is None else gap)}
-    )
+    mine = {"runner": runner_id, "gap": -(lease if gap is None else gap)}
+    rows = await tx.run(_reply_statement(tx.tables, tx.driver), mine | tx.dialect.parameters("mine", {"id": [*tasks]}))
     renewal = {"runner": runner_id, "lease": lease, "in_hand": running, "cpu": usage.cpu, "memory": usage.memory}
     renewal["gap"] = -(lease if gap is None else gap)
     renewal |= {"abandoned": abandoned[0], "replaced": abandoned[1]}
     if not await tx.run(_renew_statement(tx.tables, tx.driver), renewal):
         return HeartbeatReply(False, None, frozenset())
     late, command = rows[0][:2]
-    tasks = [row[2:] for row in rows if row[2] is not None]
-    cancelled = frozenset(task_id for task_id, _, requested in tasks if requested)
-    claims = frozenset((task_id, fence) for task_id, fence, _ in tasks)
-    return HeartbeatReply(True, command, cancelled, bool(late), claims)
+    cancelled = frozenset(row[2] for row in rows if row[2] is not None)
+    return HeartbeatReply(True, command, cancelled, bool(late))
 
 
 @lru_cache
 def _reply_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
-    """One row for each task that is running on the runner, and at least one row."""
-    runner, task = tables.runner, tables.task
-    own_tasks = (task.c.runner_id == runner.c.id) & is_state(task.c.state, State.RUNNING)
+    """One row for each task in flight to terminate, and at least one row."""
+    dialect, runner, task = DIALECTS[driver.name], tables.runner, tables.task
+    mine = dialect.rows("mine", {"id": sa.BigInteger})
+    # As an expression, so that no plan uses the index of running tasks.
+    is_own = sa.func.coalesce(task.c.runner_id, sa.literal_column("0")) == sa.bindparam("runner", type_=sa.BigInteger)
+    one = sa.select(task.c.id).where(task.c.id == mine.c.id, is_own, task.c.cancel_requested).offset(NO_JOIN)
+    joined, match = dialect.for_each(mine, one.correlate(mine), task)
+    doomed = sa.select(match.id).select_from(joined).subquery("doomed")
     gap = runner.c.heartbeat_at < db_later(db_now(), sa.bindparam("gap", type_=sa.Float))
-    late = (runner.c.lease_until < db_now()) | gap
-    columns = (late, runner.c.command, task.c.id, task.c.fence, task.c.cancel_requested)
-    return Prepared(sa.select(*columns).select_from(runner.outerjoin(task, own_tasks)).where(_is_it(tables)), driver)
+    late = ((runner.c.lease_until < db_now()) | gap).label("late")
+    reply = sa.select(late, runner.c.command, doomed.c.id).select_from(runner.outerjoin(doomed, sa.true()))
+    return Prepared(reply.where(_is_it(tables)), driver)
+
+
+@needs(Needs.PREPARED)
+async def running_tasks(tx: Transaction, runner_id: int) -> frozenset[tuple[int, int]]:
+    """Return id and fence of each task that runs on a runner according to the table.
+
+    Args:
+        tx: an open transaction; one statement is executed, which reads the index of running tasks.
+    """
+    return frozenset(
+        (row[0], row[1]) for row in await tx.run(_running_tasks(tx.tables, tx.driver), {"runner": runner_id})
+    )
+
+
+@lru_cache
+def _running_tasks(tables: Tables, driver: sa.Dialect) -> Prepared:
+    task = tables.task.c
+    own = (task.runner_id == sa.bindparam("runner", type_=sa.BigInteger)) & is_state(task.state, State.RUNNING)
+    return Prepared(sa.select(task.id, task.fence).where(own), driver)
 
 
 @lru_cache

@@ -47,26 +47,27 @@ class Rescuer(NamedTuple):
 
 
 @needs(Needs.PREPARED)
-async def any_lost(tx: Transaction, rescuer: Rescuer | None, grace: float) -> bool:
+async def any_lost(tx: Transaction, rescuer: Rescuer | None, grace: float | None) -> bool:
     """Return True if there are tasks to rescue: one cheap statement for frequent checks.
 
     Args:
         rescuer: the runner; always False for one that may not rescue. None asks for any runner.
-        grace: as for `rescue`.
+        grace: as for `rescue`; None to look for lost runners alone, and not at running tasks.
     """
-    parameters: dict[str, float] = {"grace": -grace}
+    parameters: dict[str, float] = {} if grace is None else {"grace": -grace}
     if rescuer is not None:
         parameters |= {"rescuer": rescuer.runner_id, "available_for": -rescuer.available_for}
-    rows = await tx.run(_any_lost(tx.tables, tx.driver, rescuer is None), parameters)
+    prepared = _any_lost(tx.tables, tx.driver, for_any_runner=rescuer is None, with_tasks=grace is not None)
+    rows = await tx.run(prepared, parameters)
     return bool(rows[0][0])
 
 
 @lru_cache
-def _any_lost(tables: Tables, driver: sa.Dialect, for_any_runner: bool = False) -> Prepared:
-    expired = sa.exists().where(tables.runner.c.lease_until < db_now())
-    lost = sa.exists().where(_is_lost(tables, sa.bindparam("grace", type_=sa.Float)))
-    condition = expired | lost if for_any_runner else _may_rescue(tables) & (expired | lost)
-    return Prepared(sa.select(condition), driver)
+def _any_lost(tables: Tables, driver: sa.Dialect, *, for_any_runner: bool, with_tasks: bool) -> Prepared:
+    lost: sa.ColumnElement[bool] = sa.exists().where(tables.runner.c.lease_until < db_now())
+    if with_tasks:
+        lost |= sa.exists().where(_is_lost(tables, sa.bindparam("grace", type_=sa.Float)))
+    return Prepared(sa.select(lost if for_any_runner else _may_rescue(tables) & lost), driver)
 
 
 def _may_rescue(tables: Tables) -> sa.ColumnElement[bool]:

@@ -426,7 +426,8 @@ class TestTerminate:
         id = await database.write(submit, NewTask("h"))
         await take(database)
         assert (await database.write(terminate, [Target(id, 1)], ANA)).changed == [id]
-        assert (await database.write(heartbeat, await holder_of(database, id), 60.0, 1)).cancelled == {id}
+        reply = await database.write(heartbeat, await holder_of(database, id), 60.0, 1, tasks=[id])
+        assert reply.cancelled == {id}
         ((_, why, _),) = (await database.write(terminate, [Target(id)], ANA)).skipped
         assert "already" in why
 

@@ -1,6 +1,6 @@
 import pytest
 
-from runner.policy.polling import EVERY, SHARE, LookAhead, Pace
+from runner.policy.polling import EVERY, QUICK, SHARE, LookAhead, Pace
 
 
 def test_the_first_survey_is_due_immediately() -> None:
@@ -30,6 +30,18 @@ def test_a_single_slow_survey_does_not_postpone_the_next_one() -> None:
     assert pace.is_due(131.001 + EVERY)
     pace.record(133.0, 163.0)
     assert pace.is_due(163.0 + EVERY)
+
+
+def test_only_a_query_that_stays_slow_is_barred_until_it_is_due() -> None:
+    pace = Pace(every=0.0)
+    assert not pace.is_barred(0.0)
+    pace.record(1.0, 3.0)
+    assert not pace.is_barred(3.0)
+    pace.record(4.0, 4.0 + 2 * QUICK)
+    assert pace.is_barred(4.0 + 2 * QUICK)
+    assert not pace.is_barred(4.0 + 2 * QUICK + SHARE * 2 * QUICK)
+    pace.record(8.0, 8.0 + QUICK / 2)
+    assert not pace.is_barred(8.0 + QUICK / 2)
 
 
 def test_the_pause_after_a_slow_query_is_bounded() -> None:

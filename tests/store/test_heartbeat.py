@@ -6,7 +6,7 @@ from runner.db.database import Database
 from runner.db.types import seconds_until
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
-from runner.store.heartbeat import HeartbeatReply, Identity, heartbeat, leave, register
+from runner.store.heartbeat import HeartbeatReply, Identity, heartbeat, leave, register, running_tasks
 from tests.store.runners import Runner
 from tests.store.table import Row, change, count, edit, expire, put_many
 
@@ -74,7 +74,9 @@ async def test_a_heartbeat_returns_the_runners_own_terminated_tasks(
     assert [task.id for task in await other.claim(1)] == [theirs]
     for task_id in (ours, theirs):
         await edit(database, task_id, cancel_requested=True)
-    assert (await database.write(heartbeat, runner.id, 60, 2)).cancelled == {ours}
+    reply = await database.write(heartbeat, runner.id, 60, 2, tasks=[ours, spared, theirs])
+    assert reply.cancelled == {ours}
+    assert await database.read(running_tasks, runner.id) == {(ours, 1), (spared, 1)}
 
 
 async def test_leaving_affects_no_other_runner(database: Database, runner: Runner, other: Runner) -> None:

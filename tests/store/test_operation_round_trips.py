@@ -15,7 +15,7 @@ from runner.handlers.registry import REGISTRY
 from runner.model.outcome import Retry
 from runner.store.claim.look import claim_and_look
 from runner.store.dependencies.resolve import any_open
-from runner.store.heartbeat import heartbeat
+from runner.store.heartbeat import heartbeat, running_tasks
 from runner.urls import parse_url
 from tests.postgres.distance import DistantServer
 from tests.store.runners import LEASE, Runner, settle_done, settlement
@@ -102,4 +102,5 @@ async def test_each_operation_costs_the_round_trips_of_the_documentation(
     measured["a settle of failures"] = await trips(far, fail)
     measured["a look for dependents"] = await trips(far, lambda: distant.read(any_open))
     measured["a heartbeat"] = await trips(far, lambda: distant.write(heartbeat, runner.id, LEASE, 150))
+    measured["a look for running tasks after it"] = await trips(far, lambda: distant.read(running_tasks, runner.id))
     assert measured == listed()

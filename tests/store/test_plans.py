@@ -40,7 +40,8 @@ from runner.store.claim.look import claim_and_look
 from runner.store.claim.plain import claim, claim_suspect, first_due
 from runner.store.claim.survey import Pending, pending, survey
 from runner.store.dependencies.resolve import FinishedParent, any_open, find_strays, open_dependencies, resolve
-from runner.store.heartbeat import heartbeat
+from runner.store.heartbeat import heartbeat, running_tasks
+from runner.store.rescue import any_lost
 from runner.store.retention import forget_expired, prune
 from runner.store.submit import submit_many, submit_with_result
 from tests.conftest import on_postgresql
@@ -65,11 +66,11 @@ INDEXES = {
     "claim_and_look": {"task_ready"},
     "claim_lanes": {"task_ready"},
     "claim_suspect": {"task_rescued"},
-    "heartbeat": {"task_running"},
+    "running_tasks": {"task_running"},
     "rescue": {"task_running"},
     "forget_expired": {"task_unique_expires"},
 }
-UNUSED = {"succeed": {"task_pkey"}}
+UNUSED = {"succeed": {"task_pkey"}, "heartbeat": {"task_running"}}
 """The indexes that must be used; all other look-ups are by id."""
 
 ANALYZE_WITH_ONE_ROW_MORE = """
@@ -170,9 +171,11 @@ async def costs(database: Database, looking: Watch) -> dict[str, Cost]:
     async with looking.seeing() as by_verb["claim_lanes"]:
         claimed += await runner.claim_on(100)
     async with looking.seeing() as by_verb["heartbeat"]:
-        wait_for_event = await database.write(heartbeat, runner.id, LEASE, 150)
-    assert wait_for_event.running == {(task.id, task.fence) for task in claimed}
+        assert (await database.write(heartbeat, runner.id, LEASE, 150, tasks=[task.id for task in claimed])).alive
     assert by_verb["heartbeat"].statements == HEARTBEAT
+    async with looking.seeing() as by_verb["running_tasks"]:
+        running = await database.read(running_tasks, runner.id)
+    assert running == {(task.id, task.fence) for task in claimed}
     async with looking.seeing() as by_verb["succeed"]:
         assert len(await database.write(settle_done, runner.id, [settlement(task) for task in claimed[:50]])) == 50
     async with looking.seeing() as by_verb["settle"]:
@@ -317,6 +320,31 @@ async def test_a_fresh_claim_reads_no_retried_tasks(watched: tuple[Database, Wat
     async with looking.seeing() as cost:
         assert len(await runner.claim(20)) == 20
     assert cost.rows < SOME / 2, cost
+
+
+@pytest.mark.slow
+@on_postgresql
+async def test_an_old_snapshot_does_not_slow_heartbeats_down(watched: tuple[Database, Watch], rival: Database) -> None:
+    database, looking = watched
+    await put_many(database, 4_000)
+    runner = await Runner.enter(database)
+    await runner.survey()
+
+    async def beat() -> Cost:
+        async with looking.seeing() as cost:
+            assert (await database.write(heartbeat, runner.id, LEASE, 0, tasks=range(1, 50))).alive
+            assert not await database.read(any_lost, runner.rescuer, None)
+        return cost
+
+    async with rival.reading() as old:
+        await old.scalar(sa.select(sa.func.count()).select_from(database.tables.task))
+        first = await beat()
+        for _ in range(30):
+            done = [settlement(task) for task in await runner.claim_on(100)]
+            await database.write(settle_done, runner.id, done)
+        last = await beat()
+    assert last.rows <= 1.2 * first.rows + 10
+    assert last.pages <= 1.5 * first.pages + 50
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from math import inf
@@ -187,6 +187,7 @@ class Lease:
         on_reply: Callable[[HeartbeatReply], None],
         abandoned: tuple[int, int] = (0, 0),
         usage: Usage = UNKNOWN_USAGE,
+        tasks: Collection[int] = (),
     ) -> StoreError | None:
         """Send a heartbeat.
 
@@ -194,6 +195,7 @@ class Lease:
             running: number of tasks in flight.
             on_reply: called with the reply.
             abandoned: number of abandoned threads, and of replaced ones.
+            tasks: their ids.
 
         Returns:
             The error of a heartbeat that failed; None for one that was answered.
@@ -202,7 +204,7 @@ class Lease:
             DatabaseUnusable: all heartbeats of one lease failed; the SQLite file is read-only, damaged or unreachable.
         """
         started, own = elapsed(), self.id
-        report = (running, self._gap, abandoned, usage)
+        report = (running, self._gap, abandoned, usage, tasks)
         try:
             with answer_within(renewal_limit(self._seconds)):
                 reply = await self._database.write(heartbeat, own, self._seconds, *report)

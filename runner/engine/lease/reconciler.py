@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 
 from runner.db.database import Database
@@ -13,7 +14,8 @@ from runner.engine.slots import Claim, InFlight
 from runner.errors import StoreError
 from runner.model.outcome import Release
 from runner.model.stuck_row import RowFault
-from runner.store.heartbeat import HeartbeatReply
+from runner.policy.polling import Pace
+from runner.store.heartbeat import running_tasks
 from runner.store.settle import Settlement, settle
 from runner.text.sanitize import count_noun, one_line
 
@@ -30,8 +32,9 @@ class Reconciler:
     A stranger comes from a claim whose result was lost: the server restarted, the connection broke, or the process ran
     out of memory while reading the rows. The runner is alive, so no rescue applies to such a task.
 
-    A heartbeat reads the running tasks while claims arrive and tasks end. A task in its reply is a stranger only if the
-    process did not have it before the statement, and no claim delivered it before the current claim ended.
+    It reads the running tasks after a heartbeat, while claims arrive and tasks end. One of them is a stranger only if
+    the process did not have it before the statement, and no claim delivered it before the current claim ended. While an
+    old snapshot of another client keeps the dead entries of the index, the statement is slow, and it reads less often.
 
     Args:
         in_flight: the tasks of this process.
@@ -44,30 +47,27 @@ class Reconciler:
         self._in_flight = in_flight
         self._claimer = claimer
         self._events = events
-        self._known_claims: set[Claim] | None = None
-        """The claims since the last `begin`; None if it came during a comparison, so that no reply can be judged."""
         self._comparison: asyncio.Task[None] | None = None
+        self._pace = Pace(every=0.0)
 
-    def begin(self) -> None:
-        """Record the claims of this process. Call it before the heartbeat."""
-        self._known_claims = self._in_flight.watch() if self._comparison is None else None
-
-    def compare(self, runner_id: int, reply: HeartbeatReply) -> None:
-        """Release the strangers in a reply, in the background; comparisons never overlap.
-
-        A reply is ignored if its heartbeat began during a comparison, which has ended since: the process may have
-        claimed and settled tasks in between that no set contains.
-
-        Args:
-            reply: reply of the heartbeat after `begin`.
-        """
-        claims = self._known_claims
-        if self._comparison is not None or claims is None:
+    async def compare(self, runner_id: int) -> None:
+        """Look for strangers, and release them in the background; comparisons never overlap."""
+        started = time.monotonic()
+        if self._comparison is not None or self._pace.is_barred(started):
             return
-        if reply.running <= claims:
+        claims = self._in_flight.watch()
+        try:
+            running = await self._database.read(running_tasks, runner_id)
+        except StoreError as error:
+            self._in_flight.unwatch()
+            log.warning("could not compare the tasks in flight with the table: %s", error)
+            return
+        finally:
+            self._pace.record(started, time.monotonic())
+        if running <= claims:
             self._in_flight.unwatch()
             return
-        self._comparison = asyncio.ensure_future(self._compare(runner_id, reply.running, claims))
+        self._comparison = asyncio.ensure_future(self._compare(runner_id, running, claims))
         self._comparison.add_done_callback(self._done)
 
     async def close(self, limit: float) -> None:
@@ -108,7 +108,7 @@ class Reconciler:
         log.warning("could not release task %d: %s", item.id, one_line(fault.fact))
 
     def _done(self, comparison: "asyncio.Task[None]") -> None:
-        self._comparison = self._known_claims = None
+        self._comparison = None
         self._in_flight.unwatch()
         if not comparison.cancelled() and (error := comparison.exception()) is not None:
             log.error("could not reconcile tasks with the database", exc_info=error)

@@ -28,7 +28,11 @@ from runner.store.rescue import (
 log = logging.getLogger("runner.recovery")
 
 MAX_RESCUE_PAUSE = 2.0
-"""Maximum pause between two searches for lost tasks in seconds; rescues have a deadline."""
+"""Maximum pause between two searches for lost runners in seconds; rescues have a deadline."""
+
+MAX_TASK_PAUSE = 60.0
+"""The same between two searches for tasks without a runner, or beyond their deadline: they read the index of running
+tasks, which an old snapshot of another client fills with dead entries."""
 
 
 class RescueLoop:
@@ -49,6 +53,7 @@ class RescueLoop:
         self._grace = grace
         self._events = events
         self._pace = Pace(every=0.0, most=MAX_RESCUE_PAUSE)
+        self._task_pace = Pace(every=0.0, most=MAX_TASK_PAUSE)
         self._is_done = False
 
     def is_done(self) -> bool:
@@ -69,8 +74,10 @@ class RescueLoop:
         if not self._lease.may_rescue or not self._pace.is_due(started):
             return
         with contextlib.suppress(DatabaseUnavailable):  # claims and heartbeats already log this
-            lost = await self._database.read(any_lost, self._lease.rescuer, self._grace)
-            self._pace.record(started, time.monotonic())
+            pace = self._task_pace if self._task_pace.is_due(started) else self._pace
+            grace = self._grace if pace is self._task_pace else None
+            lost = await self._database.read(any_lost, self._lease.rescuer, grace)
+            pace.record(started, time.monotonic())
             rescued = await self._rescue() if lost else {}
             self._stuck.free("rescue", rescued)
             # Without a result, another runner was faster, or this one has to renew its lease first: ask for any runner.

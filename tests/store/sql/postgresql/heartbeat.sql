@@ -1,12 +1,20 @@
 SELECT
     task_runner.lease_until < statement_timestamp()
-    OR task_runner.heartbeat_at < (statement_timestamp() + (CAST(:gap AS FLOAT)) * interval '1 second') AS anon_1,
+    OR task_runner.heartbeat_at < (statement_timestamp() + (CAST(:gap AS FLOAT)) * interval '1 second') AS late,
     task_runner.command,
-    task.id,
-    task.fence,
-    task.cancel_requested
+    doomed.id
 FROM task_runner
-LEFT OUTER JOIN task ON task.runner_id = task_runner.id AND task.state = 'running'
+LEFT OUTER JOIN (
+    SELECT candidate.id AS id
+    FROM unnest(:mine_id::BIGINT[]) AS mine(id)
+    JOIN LATERAL (
+        SELECT task.id AS id
+        FROM task
+        WHERE task.id = mine.id AND coalesce(task.runner_id, 0) = :runner::BIGINT AND task.cancel_requested
+        LIMIT ALL
+        OFFSET 0
+    ) AS candidate ON true
+) AS doomed ON true
 WHERE task_runner.id = :runner::BIGINT;
 UPDATE task_runner
 SET

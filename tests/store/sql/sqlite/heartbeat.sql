@@ -4,13 +4,24 @@ SELECT
         '%Y-%m-%d %H:%M:%f',
         strftime('%Y-%m-%d %H:%M:%f', 'now'),
         round(CAST(:gap AS FLOAT), 3) || ' seconds'
-    ) AS anon_1,
+    ) AS late,
     task_runner.command,
-    task.id,
-    task.fence,
-    task.cancel_requested
+    doomed.id
 FROM task_runner
-LEFT OUTER JOIN task ON task.runner_id = task_runner.id AND task.state = 'running'
+LEFT OUTER JOIN (
+    SELECT candidate.id AS id
+    FROM (
+        SELECT json_extract(mine_row.value, :json_extract_1) AS id
+        FROM json_each(:mine) AS mine_row
+    ) AS mine
+    JOIN task AS candidate ON candidate.id IN (
+        SELECT task.id
+        FROM task
+        WHERE task.id = mine.id AND coalesce(task.runner_id, 0) = :runner AND task.cancel_requested = 1
+        LIMIT :param_1
+        OFFSET 0
+    )
+) AS doomed ON 1 = 1
 WHERE task_runner.id = :runner;
 UPDATE task_runner
 SET
