@@ -299,7 +299,7 @@ def brief_runs(board: ScheduleBoard, zone: tzinfo, width: int) -> Row:
 
 
 def lateness(board: ScheduleBoard, zone: tzinfo, width: int, height: int = PLOT) -> list[Row]:
-    """How late the runs of the last day started."""
+    """How late the runs of the last day started, and at the end how late a tick is that no runner has handled."""
     p95 = board.percentile(0.95)
     if p95 is None:
         return []
@@ -311,6 +311,7 @@ def lateness(board: ScheduleBoard, zone: tzinfo, width: int, height: int = PLOT)
         if 0 <= column < plot:
             values[column] = max(values[column], late)
     worst = max((age for row in board.late if (age := row.lateness(board.at))), default=None)
+    values[-1] = max(values[-1], worst.total_seconds() if worst else 0.0)
     figure: list[Part] = [
         (f"p95 of {count_noun(len(board.starts), 'run')} ", "muted"),
         (formatting.duration(p95), "text"),

@@ -151,7 +151,7 @@ class RunnersScreen(LiveScreen):
         busy = busy_rows(data, self.session.zone, width) if height >= TALL else []
         heads = host_heads(listed, width, most - len(busy), spaced=height >= HIGH)
         keys = tuple(heads) or tuple(runners)
-        table.columns = columns_for(listed, width, grouped=bool(heads))
+        table.columns = columns_for(listed, width, grouped=bool(heads), exited=self._exited)
         table.styles.height = max(3, min(len(keys) + 1, most))
         titles = {key: RenderedRow((Cell("", "", tuple(row)),)) for key, row in heads.items() if row is not None}
         render = partial(runner_line, data=data, colours=colours, columns=table.columns, width=width)
@@ -263,11 +263,11 @@ def host_heads(data: Workforce, width: int, room: int, *, spaced: bool) -> dict[
     return heads
 
 
-def columns_for(data: Workforce, width: int, *, grouped: bool) -> tuple[ListColumn, ...]:
+def columns_for(data: Workforce, width: int, *, grouped: bool, exited: int | None = None) -> tuple[ListColumn, ...]:
     """The columns: as wide as their texts, and without figures that no runner has or that the hosts show."""
     measured = any(runner.cpu is not None or runner.memory is not None for runner in data.runners)
     names = [cell_len(f"● {shard_name(runner)}") for runner in data.runners]
-    remarks = [cell_len(liveness(runner).text) for runner in data.runners]
+    remarks = [cell_len(liveness(runner).text) for runner in data.runners if runner.id != exited]
     most_slots = max((runner.capacity for runner in data.runners), default=0)
     versions = [cell_len(line(runner.version)) for runner in data.runners]
     texts = {

@@ -24,7 +24,8 @@ from tasktui.actions.action import Confirmation
 from tasktui.actions.as_command import new_schedule_words
 from tasktui.actions.schedule import rule_rows
 from tasktui.data.schedules import planned, read_board
-from tasktui.panels.schedules import sentence
+from tasktui.panels.schedules import lateness, sentence
+from tasktui.render.rows import plain
 from tests.store.rows import add_runner
 from tests.store.table import change
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
@@ -102,6 +103,17 @@ async def test_the_runner_of_a_run_has_the_name_that_other_screens_show(database
         await operator.sees(f" runner {gone} (web-1) ")
         await change(database, sa.update(task).values(runner_id=present, host="web-3.eu-central.shop.internal"))
         await operator.sees(" web-3.eu-c…ernal:4117 ")
+
+
+@ON_ONE_DATABASE
+async def test_the_plot_ends_with_a_tick_that_no_runner_handles(database: Database) -> None:
+    await add(database)
+    await make_due(database, 1)
+    await database.write(tick)
+    await make_due(database, 432)
+    board = await database.read(read_board, "carts.remind")
+    text = plain(lateness(board, UTC, 80))
+    assert ("worst now 7m12s" in text, "8m" in text) == (True, True), text
 
 
 @ON_ONE_DATABASE
