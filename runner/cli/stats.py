@@ -26,7 +26,7 @@ HOUR = timedelta(hours=1)
 MOST_TOTALS = 1_000
 """Maximum number of handlers and their queues, those with the most ended tasks."""
 
-LISTED = "those with pauses, limits, lost tasks and failures, and those that wait longest"
+LISTED = "those with pauses, limits, lost tasks and failures, and the first by name"
 
 QUEUES: tuple[Column[QueueCounts], ...] = (
     Column("QUEUE", lambda queue: queue.queue),

@@ -198,7 +198,7 @@ async def counts(
 
     Returns:
         Every queue that has tasks, is registered, or was active in the last hour, by name. If there are more than
-        `most`: queues that are paused or limited, have lost tasks or failed attempts, or wait longest.
+        `most`: queues that are paused or limited, have lost tasks or failed attempts, and the first by name.
     """
     found = await (tx.once(queue_survey) if (cap, most) == (CAP, MOST_QUEUES) else queue_survey(tx, cap, most))
     waiting_counts, uncounted_tasks = await tx.gather(_waiting(tx, found.heads, depth or cap), _uncounted(tx))

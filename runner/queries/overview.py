@@ -1,7 +1,7 @@
 """overview: the figures of one moment, which the first screen shows and the alerts judge."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
 
@@ -9,7 +9,7 @@ from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.queries.breakers import BreakerRow, breakers
-from runner.queries.counting import Count, WaitingCounts
+from runner.queries.counting import Count, WaitingCounts, total_of
 from runner.queries.counts import MOST_QUEUES, QueueCounts, counts, queue_survey, waiting
 from runner.queries.registries import Pause, paused_handlers
 from runner.queries.reports import OTHERS, Flow, MinuteFlow
@@ -120,6 +120,11 @@ class Overview:
     def hides_queues(self) -> bool:
         """True if there may be more queues than are listed."""
         return len(self.queues) == MOST_QUEUES
+
+    def ready(self, queues: Iterable[QueueCounts]) -> Count:
+        """The ready tasks of some listed queues: a lower bound if there may be other queues."""
+        number, more = total_of(queue.ready for queue in queues)
+        return Count(number, more or self.hides_queues)
 
     @property
     def hour(self) -> list[MinuteFlow]:

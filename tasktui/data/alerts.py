@@ -208,7 +208,7 @@ def unavailable_databases(sessions: Iterable[Session]) -> Iterator[Attention]:
 def _hidden(overview: Overview) -> Iterator[Attention]:
     """There are more queues than a list has room for."""
     if overview.hides_queues:
-        text = "listed are those with pauses, limits, lost tasks and failures, and those that wait longest"
+        text = "listed are those with pauses, limits, lost tasks and failures, and the first by name"
         yield Attention("paused", f"{len(overview.queues):,} queues or more", text)
 
 

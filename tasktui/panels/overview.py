@@ -236,7 +236,10 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
         (
             "OLDEST READY",
             [
-                (formatting.age(oldest.oldest) if oldest else "0s", f"bold {'retrying' if late else 'strong'}"),
+                (
+                    f"{formatting.age(oldest.oldest) if oldest else '0s'}{'+' * data.hides_queues}",
+                    f"bold {'retrying' if late else 'strong'}",
+                ),
                 (f"  {line(oldest.queue)}" if oldest else "", "retrying" if late else "muted"),
             ],
         ),

@@ -380,11 +380,10 @@ def _next_schedules(view: View, width: int) -> list[Row]:
 def _queues_rule(view: View, width: int, queue_filter: QueueFilter, matching: int, *, keeps_order: bool) -> Row:
     queues = view.data.queues
     paused = sum(queue.paused is not None for queue in queues)
-    of = f"{matching:,} of " if queue_filter.text else ""
-    figure: list[Part] = [
-        *queue_filter.notes(),
-        (f"{of}{Count(len(queues), view.data.hides_queues).of('queue')}", "muted"),
-    ]
+    count = Count(len(queues), view.data.hides_queues).of("queue")
+    if queue_filter.text:  # It searches no others.
+        count = f"{matching:,} of {f'the {len(queues):,} listed' if view.data.hides_queues else count}"
+    figure: list[Part] = [*queue_filter.notes(), (count, "muted")]
     figure += [(f", {paused} paused", "paused")] if paused else []
     figure += [(HELD, "accent")] if keeps_order else []
     return rule([heading("QUEUES")], width, figure)

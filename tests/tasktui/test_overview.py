@@ -358,8 +358,9 @@ def test_figures_of_more_queues_than_are_listed_are_bounds(monkeypatch: pytest.M
     view = View(overview_of(*queues, pulses=pulses), None, (), UTC, ("1 h", 60), False)
     assert plain(overview_panels.figures(view, 160)[1:]).split()[0] == "6"
     monkeypatch.setattr("runner.queries.overview.MOST_QUEUES", 2)
-    ready, _, done, _, dead, _ = plain(overview_panels.figures(view, 160)[1:]).split("│")
-    assert (ready.split(), dead.split()[0]) == (["6+"], "4+")
+    ready, _, done, _, dead, oldest = plain(overview_panels.figures(view, 160)[1:]).split("│")
+    assert (ready.split(), dead.split()[0], oldest.split()[0]) == (["6+"], "4+", "1s+")
+    assert sentences(view.data)[0].startswith("No runner is alive: 6+ tasks wait; ")
     assert done.split()[0] == "3", "the statistics cover all queues"
 
 

@@ -108,6 +108,21 @@ async def test_queues_are_filtered_and_sorted_by_key(database: Database, watch: 
         await operator.sees("↓ ready")
 
 
+@ON_ONE_DATABASE
+async def test_a_filter_names_the_queues_that_it_searches(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.queries.overview.MOST_QUEUES", 2)  # as if there were further queues
+    for name in ("alpha", "beta"):
+        await add_live(database, queue=name)
+    async with watch("overview") as operator:
+        await operator.sees("2+ queues")
+        await operator.press("slash")
+        await operator.type("gamma")
+        await operator.press("enter")
+        await operator.sees("0 of the 2 listed")
+
+
 @pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_click_on_a_head_sorts_the_queues_and_a_second_one_reverses(database: Database, watch: Watch) -> None:

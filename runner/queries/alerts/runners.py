@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from runner.model.alert import QUEUE, Alert, AlertRule, Severity
 from runner.queries.alerts.facts import MAX_ERROR, MAX_KINDS, AlertFacts, shown
-from runner.queries.counting import Count, total_of
+from runner.queries.counting import Count
 from runner.queries.overview import Overview
 from runner.queries.reports import Flow
 from runner.queries.runners import RunnerRow
@@ -46,7 +46,7 @@ def no_runner(facts: AlertFacts) -> Iterator[Alert]:
     if overview.alive:
         return
     lost = sum(queue.lost.number for queue in overview.queues)
-    ready = total_of(queue.ready for queue in overview.queues)
+    ready = overview.ready(overview.queues)
     if not (ready.number or lost or overview.runners):
         return
     silent = min(overview.runners, key=lambda runner: runner.heartbeat_age, default=None)
@@ -79,7 +79,7 @@ def pools(overview: Overview) -> Iterator[tuple[str, int, Counter[str]]]:
 def held_slots(facts: AlertFacts) -> Iterator[Alert]:
     """One handler holds all slots of a pool while other tasks wait."""
     overview = facts.overview
-    waiting = total_of(queue.ready for queue in overview.queues if not queue.paused)
+    waiting = overview.ready(queue for queue in overview.queues if not queue.paused)
     if not waiting.number:
         return
     for name, slots, busy in pools(overview):
