@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
+from textual.geometry import Offset, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.selection import Selection
@@ -34,6 +34,9 @@ MARGIN = 1
 
 HOLD = 5.0
 """Seconds after a move of the cursor in which the rows keep their order."""
+
+TREMBLE = 1
+"""Cells by which the pointer may move during a click."""
 
 HELD = ", order held"
 """The mark of rows that keep an order which is no longer theirs."""
@@ -96,6 +99,7 @@ class Table(ScrollView, Generic[K], can_focus=True):
         self._arranged: list[tuple[ListColumn, int, int]] = []
         self._needs: dict[tuple[ListColumn, ...], tuple[int, ...]] = {}
         self._moved_at, self._sort = -inf, ""
+        self._pressed_at = Offset()
 
     def steady(self, keys: Iterable[K], sort: str = "") -> tuple[K, ...]:
         """Keep the present order of rows while the operator navigates, so that none jumps under the cursor.
@@ -213,8 +217,15 @@ class Table(ScrollView, Generic[K], can_focus=True):
         if self.cursor is not None:
             self.post_message(self.Selected(self.cursor))
 
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Note where a click or a drag begins."""
+        self._pressed_at = event.screen_offset
+
     def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the clicked row, or select the row if it has the cursor."""
+        """Move the cursor to the clicked row, or select the row if it has the cursor; a drag selects text alone."""
+        moved = event.screen_offset - self._pressed_at
+        if moved.y or abs(moved.x) > TREMBLE:
+            return
         position = self.scroll_offset.y + event.y - 1
         if event.y == 0 and (title := self._title_at(event.x)):
             self.post_message(self.HeadClicked(title))
