@@ -65,7 +65,9 @@ def group_line(group: Failures, data: FailureGroups, total: int, *, narrow: bool
     change = data.changes.get(group.fingerprint, FailureChange(0.0))
     hot = change.new or is_hot(group.rate, numbers)
     trend = _trend(data, numbers, change, SHORT_TREND if narrow else TREND, hot=hot)
-    older = "+" if group.count.more else ""
+    first, is_bound = group.first, group.count.more
+    if is_bound and change.began is not None and change.began >= data.since:
+        first, is_bound = change.began, False
     share = group.count.number / total if total else 0.0
     bar = [(" ", ""), *gauge([(share, "dead" if hot else "spark")], 9)]
     error = formatting.brief(f"{group.error_type}: {group.message}")
@@ -88,7 +90,7 @@ def group_line(group: Failures, data: FailureGroups, total: int, *, narrow: bool
             Cell(_rate(change.usual), "muted" if change.usual else "faint"),
             Cell(str(group.counted(group.tasks)), "text"),
             Cell(str(group.counted(group.dead)), _role_of_dead(group, at)),
-            Cell(f"{formatting.since(group.first, at)}{older}", "muted"),
+            Cell(f"{formatting.since(first, at)}{'+' * is_bound}", "muted"),
             Cell(formatting.since(group.last, at), "muted"),
             *([Cell(f" {line(shards_text(data.shards[group.fingerprint]))}", "text")] if data.shards else []),
             Cell("".join(text for text, _ in cause), "text", cause),

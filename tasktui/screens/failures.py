@@ -14,7 +14,7 @@ from textual.widget import Widget
 
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.queries.counting import Count
+from runner.queries.counting import Count, total_of
 from runner.queries.failures import FailureChange, Failures, by_rise
 from runner.queries.overview import MINUTE, per_minute
 from runner.text.sanitize import count_noun
@@ -192,7 +192,7 @@ class FailuresScreen(LiveScreen):
         table = self._table
         keys = table.steady(groups, self._order)
         order = f"{self._order}{HELD * (keys != tuple(groups))}"
-        upper = _upper(snapshot, self._span, self.session.zone, width, height, order)
+        upper = upper_rows(snapshot, self._span, self.session.zone, width, height, order)
         upper = [*silent_shards(snapshot.silent, width), *upper]
         self.query_one("#plot", Canvas).draw(upper)
         listed = max(3, min(len(groups) + 1, height // 3))
@@ -324,14 +324,14 @@ def _failed(data: FailureGroups, length: timedelta, end: datetime) -> list[float
     return [sum(minutes[place : place + step]) / step for place in range(0, len(minutes), step)]
 
 
-def _upper(data: FailureGroups, span: int, zone: tzinfo, width: int, height: int, order: str) -> list[Row]:
+def upper_rows(data: FailureGroups, span: int, zone: tzinfo, width: int, height: int, order: str) -> list[Row]:
     """The plot of failed attempts, where there is room, and the title of the groups."""
-    count = sum(group.count.number for group in data.groups)
+    count = total_of(group.count for group in data.groups)
     end = data.at.replace(second=0, microsecond=0)
     sums = _failed(data, SPANS[span], end)
     now = sum(group.rate for group in data.groups)
     bad, usual = is_unusual(now, sums)
-    figure: list[Part] = [(f"{count:,}", "bold dead" if bad else "bold strong" if count else "muted")]
+    figure: list[Part] = [(str(count), "bold dead" if bad else "bold strong" if count.number else "muted")]
     figure += [(f" in {count_noun(len(data.groups), 'group')}, ", "muted")]
     figure += [(f"{compact(now)} / min", "dead" if bad else "text"), (f", usual {compact(usual)}", "muted")]
     title = rule([heading(f"FAILED ATTEMPTS, LAST {LABELS[span].upper()}")], width, figure)

@@ -46,6 +46,7 @@ from tasktui.render.plot import (
 )
 from tasktui.render.render import ListColumn, fitted, widths
 from tasktui.render.rows import plain, width_of, wrapped
+from tasktui.screens.failures import upper_rows
 from tasktui.screens.runners import claimed_rows
 from tasktui.screens.task import task_rows
 from tasktui.shell.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
@@ -264,6 +265,17 @@ def test_figures_of_a_group_whose_older_attempts_were_not_read_are_bounds() -> N
     assert UNREAD not in cells[0][TREND // 2 :]
     assert (cells[1], *cells[5:8]) == ("9,000+", "283+", "35+", "1h+")
     assert plain([finding(group, None, data)]) == "9,000+ attempts of 283+ tasks in 1h, older ones not read."
+    assert " 9,000+ in 1 group, " in plain(upper_rows(data, 0, UTC, 120, 40, "rise"))
+
+
+def test_the_first_attempt_of_a_group_is_exact_where_it_is_known() -> None:
+    group = Failures("f", Count(9_000, True), 35, 283, 3, AT - 40 * MINUTE, AT, "h", "OSError", "no route", None, 1)
+    firsts = []
+    for began in (AT - 50 * MINUTE, AT - 600 * MINUTE):  # An older one is not the first of the span.
+        changes = {"f": FailureChange(0.0, began)}
+        data = FailureGroups(AT, AT - 60 * MINUTE, (group,), {"f": [9] * 20}, 0.5, (), {}, {}, (), changes)
+        firsts.append(group_line(group, data, 9_000).cells[7].text)
+    assert firsts == ["50m", "40m+"]
 
 
 def test_every_slot_of_a_runner_has_its_place() -> None:
