@@ -223,7 +223,7 @@ def _columns(changes: Mapping[str, FailureChange], at: datetime) -> tuple[Column
         change = changes.get(group.fingerprint, FailureChange(0.0, group.first))
         return f"{'new ' * change.new}{formatting.since(change.began, at)}"
 
-    def usual(group: Failures) -> float:
+    def usual(group: Failures) -> float | None:
         return changes.get(group.fingerprint, FailureChange(0.0)).usual
 
     return (

@@ -220,14 +220,14 @@ class FailureChange:
     """The rate of a failure group against its usual one.
 
     Args:
-        usual: attempts per minute in the median part of the period.
+        usual: attempts per minute in the median part of the period; None if no part was read completely.
         began: when its first stored attempt ended; None if unknown.
         rose_at: the start of the part from which on it fails more often than usual, or when it began if it is new;
             None if it does not.
         new: True if it began in the last NEW_SECONDS seconds.
     """
 
-    usual: float
+    usual: float | None
     began: datetime | None = None
     rose_at: datetime | None = None
     new: bool = False
@@ -247,34 +247,40 @@ def changes_of(
         began: when the first stored attempt of each group ended.
         since: the start of the period, aware.
     """
-    first = round(unread_share(trends) * BUCKETS)
+    first, is_cut = round(unread_share(trends) * BUCKETS), _is_cut(trends)
     part = (until - since) / BUCKETS
     changes = {}
     for group in groups:
         trend, start = list(trends.get(group.fingerprint, ())), began.get(group.fingerprint)
-        read = trend[first:]
-        usual = median(read[:-1]) if len(read) > 1 else 0.0
+        # The window ended within the first part that was read. A present part alone has no usual rate to compare.
+        read = trend[first + is_cut : -1]
+        usual = median(read) if read else None if is_cut else 0.0
         is_new = start is not None and until - start <= timedelta(seconds=NEW_SECONDS)
         place = len(trend) - 1  # The last part is short of attempts that fail in a moment.
-        while place > first and trend[place - 1] > RISE * usual:
+        while usual is not None and place > first and trend[place - 1] > RISE * usual:
             place -= 1
         rose = since + place * part if first < place < len(trend) - 1 else None
         changes[group.fingerprint] = FailureChange(
-            usual / (part / timedelta(minutes=1)), start, start if is_new else rose, is_new
+            usual and usual / (part / timedelta(minutes=1)), start, start if is_new else rose, is_new
         )
     return changes
 
 
 def by_rise(group: Failures, change: FailureChange | None) -> tuple[float, int]:
     """The sort key that puts the largest rise above the usual rate first, and then the largest group."""
-    return min(0.0, (change.usual if change else 0.0) - group.rate), -group.count.number
+    return min(0.0, ((change.usual if change else 0.0) or 0.0) - group.rate), -group.count.number
 
 
 def unread_share(trends: Mapping[str, Sequence[int]]) -> float:
     """The share of a period, at its beginning, whose attempts were not read because the window ended."""
-    if sum(map(sum, trends.values())) < WINDOW:
+    if not _is_cut(trends):
         return 0.0
     return min(next(place for place, number in enumerate(trend) if number) for trend in trends.values()) / BUCKETS
+
+
+def _is_cut(trends: Mapping[str, Sequence[int]]) -> bool:
+    """True if the period has attempts that were not read."""
+    return sum(map(sum, trends.values())) >= WINDOW
 
 
 async def beginnings(tx: Transaction, fingerprints: Sequence[str]) -> dict[str, datetime]:

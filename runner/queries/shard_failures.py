@@ -51,7 +51,7 @@ def merged_changes(parts: Iterable[Mapping[str, FailureChange]]) -> dict[str, Fa
             by_cause[fingerprint].append(change)
     return {
         fingerprint: FailureChange(
-            sum(change.usual for change in changes),
+            None if any(change.usual is None for change in changes) else sum(change.usual or 0.0 for change in changes),
             min((change.began for change in changes if change.began), default=None),
             min((change.rose_at for change in changes if change.rose_at), default=None),
             all(change.new for change in changes),

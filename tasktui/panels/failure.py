@@ -87,7 +87,7 @@ def group_line(group: Failures, data: FailureGroups, total: int, *, narrow: bool
             Cell(str(group.count), "bold strong" if hot else "text"),
             Cell("".join(text for text, _ in bar), "spark", tuple(bar)),
             Cell(_rate(group.rate), "bold dead" if hot else "muted" if group.rate else "faint"),
-            Cell(_rate(change.usual), "muted" if change.usual else "faint"),
+            Cell("" if change.usual is None else _rate(change.usual), "muted" if change.usual else "faint"),
             Cell(str(group.counted(group.tasks)), "text"),
             Cell(str(group.counted(group.dead)), _role_of_dead(group, at)),
             Cell(f"{formatting.since(first, at)}{'+' * is_bound}", "muted"),

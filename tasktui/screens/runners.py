@@ -346,6 +346,9 @@ def runner_line(
     attempts = flow.failed + flow.succeeded
     failing = attempts >= 10 and flow.failed >= attempts * 0.9
     failed = f"{round(flow.failed / attempts * 100)} %" if attempts else ""
+    remark = liveness(runner)
+    if runner.silent and cell_len(remark.text) > room["SEEN"]:  # The title names the end of the next lease.
+        remark = remark._replace(text=remark.text.partition(",")[0])
     cells = {
         "  RUNNER": Cell(f"{sign} {name}", "text", title),
         "VERSION": Cell(line(runner.version), "muted"),
@@ -356,7 +359,7 @@ def runner_line(
         "MEMORY": Cell(formatting.size(runner.memory), "muted" if runner.alive else "faint"),
         "/MIN": Cell(compact(flow.finished / 10), "text" if flow.finished else "faint"),
         "FAILED": Cell(failed, "bold dead" if failing else "muted" if flow.failed else "faint"),
-        "SEEN": Cell("exited", "faint") if exited else liveness(runner),
+        "SEEN": Cell("exited", "faint") if exited else remark,
     }
     if hour := room.get(" DONE, LAST HOUR"):
         plotted = [(" ", ""), *sparkline(data.hours.done.get(runner.id, (0.0,)), hour - 1)]

@@ -44,6 +44,7 @@ from runner.store.submit import submit
 from tasktui.data.alerts import Attention, attention
 from tasktui.data.background import Background
 from tasktui.data.queue_order import sorted_queues
+from tasktui.data.runners import Workforce
 from tasktui.dialogs.help import start_here
 from tasktui.panels import overview as overview_panels
 from tasktui.panels import side as side_panels
@@ -51,7 +52,7 @@ from tasktui.panels.overview import View
 from tasktui.render import theme
 from tasktui.render.rows import Row, plain, width_of
 from tasktui.screens.overview import OverviewScreen, empty_in, queue_line
-from tasktui.screens.runners import liveness
+from tasktui.screens.runners import columns_for, liveness, runner_line
 from tasktui.session.cache import LONGEST_VALIDITY, TtlCache
 from tests.store.minutes import Minute, within_a_minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
@@ -131,6 +132,15 @@ def test_the_slots_of_a_silent_runner_have_no_colour(age: float, coloured: bool)
 def test_a_runner_with_a_poll_mode_of_its_own_shows_its_heartbeat() -> None:
     assert liveness(runner(polling="fixed-rate 2s")).text.endswith("s ago")
     assert liveness(runner(polling="fixed-rate 2s", command="threads=4 drain")).text == "threads=4 draining"
+
+
+def test_the_age_of_a_silent_runner_is_never_cut() -> None:
+    late = runner(capacity=24, heartbeat_age=73.0, lease=59.0)
+    workforce, seen = Workforce(AT, (late, runner(id=8, capacity=24)), (), {}, {}, {}), []
+    for width in (80, 120):
+        columns = columns_for(workforce, width, grouped=True)
+        seen.append(runner_line(late, workforce, {}, columns, width).cells[-1].text)
+    assert seen == ["silent 1m13s", "silent 1m13s, lease 59s"]
 
 
 def test_lost_tasks_are_counted_and_said_to_come_back_or_not() -> None:

@@ -238,6 +238,15 @@ def test_a_new_group_has_a_badge_its_usual_rate_and_the_mark_of_its_beginning() 
     assert text == ("Only version 2: 9 of 9 failures, 0 of 50 successes. 140 attempts of 9 tasks in 12m20s.")
 
 
+def test_a_part_that_is_not_read_completely_lowers_no_usual_rate() -> None:
+    group = Failures("f", Count(20_000, True), 0, 9, 28, AT, AT, "h", "E", "", None, 1)
+    usual = []
+    for read in ([1_500, 9_000, 9_000, 500], [11_000, 9_000]):
+        trend = [0] * (20 - len(read)) + read
+        usual.append(changes_of([group], {"f": trend}, {}, AT - 60 * MINUTE, AT)["f"].usual)
+    assert usual == [3_000.0, None]
+
+
 def test_the_largest_rise_above_the_usual_rate_is_first() -> None:
     def group(name: str, recent: int) -> Failures:
         return Failures(name, Count(60), 0, 9, recent, AT, AT, "h", "E", "", None, 1)
