@@ -227,10 +227,9 @@ def front_spec() -> str:
 
 
 def tab_parts(status: Status, width: int) -> list[list[Part]]:
-    """The parts of each title; only the keys of other screens, or of the last of them, if the room is short."""
+    """The parts of each title; only the keys of the last screens, but for the one in front, if the room is short."""
     roomy = width >= RULED
-    full = sum(cell_len(f"{key} {title} ") for key, title in status.screens) + 1 <= width
-    tabs = [_tab(status, each, roomy=roomy, titled=full or roomy) for each in status.screens]
+    tabs = [_tab(status, each, roomy=roomy, titled=True) for each in status.screens]
     for place, each in reversed([*enumerate(status.screens)]):
         if sum(map(width_of, tabs)) + len(tabs) <= width:
             break

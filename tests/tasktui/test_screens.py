@@ -217,6 +217,11 @@ def test_the_last_titles_give_their_room_up_and_keep_their_keys(title: str, end:
     assert text_of(second_line(status, 100)).split()[-3:] == end
 
 
+def test_all_titles_but_the_last_fit_in_80_columns() -> None:
+    status = Status("db", False, "", None, "14:02:31", [(mode.key, mode.title) for mode in MODES.values()], "Tasks")
+    assert text_of(second_line(status, 80)).strip().endswith("6 Schedules 7 Reports 8 Audit 9")
+
+
 @pytest.mark.parametrize("lock", ["", "READ-ONLY", "READ-ONLY standby, 12m old"])
 @pytest.mark.parametrize("name", ["db", "a-database-with-a-long-name", "数据库数据库数据库"])
 def test_the_heading_has_two_lines_however_narrow_the_terminal_is(name: str, lock: str) -> None:
