@@ -16,7 +16,7 @@ from runner.text import formatting
 from tasktui.actions.action import Action, Confirmation
 from tasktui.render.plot import gauge
 from tasktui.render.render import fitted, line, state
-from tasktui.render.rows import BLANK, Part, Row, handler
+from tasktui.render.rows import BLANK, Part, Row, handler, wrapped
 
 if TYPE_CHECKING:
     from runner.operations.preview import Preview  # import modules that the first screen does not need
@@ -179,7 +179,8 @@ def plan_rows(plan: ActionPlan, database: str, width: int, _answer: str, *, low:
     noun = "task" if selected == 1 else "tasks"
     where = ", ".join(f"{line(name)} {each.eligible}" for name, each in plan.shards.items()) or line(database)
     rows: list[Row] = [[(f"{count.number:,}{more}", "bold strong"), (f"{of} {noun} will change, in {where}.", "text")]]
-    rows += [[(line(text, width), "bold retrying")] for text in plan.obstacles]
+    for text in plan.obstacles:
+        rows += wrapped([(line(text, 2 * width), "bold retrying")], width)
     if selected:
         skipped = sum(plan.skipped.values())
         shares = [(number / selected, str(shown)) for shown, number in plan.states.items()]

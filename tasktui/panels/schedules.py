@@ -45,6 +45,10 @@ LEAST_RUNS = 6
 PLOT = 4
 """Rows of the lateness plot."""
 
+LONGEST_NICE = 30.0
+AGES = tuple(60.0 * minutes for minutes in (1, 2, 4, 6, 8, 10, 20, 30, 60, 120, 240, 480, 720, 1440))
+"""Seconds up to which the axis of lateness has round seconds, and the longer ages at its top, with round halves."""
+
 AXIS = 7
 """Cells before a plot."""
 
@@ -317,7 +321,10 @@ def lateness(board: ScheduleBoard, zone: tzinfo, width: int, height: int = PLOT)
         (formatting.duration(p95), "text"),
     ]
     figure += [(", worst now ", "muted"), (formatting.age(worst), "bold retrying")] if worst else []
-    top = nice(max(values) or 1.0)
+    most = max(values) or 1.0
+    top = next((age for age in AGES if LONGEST_NICE < most <= age), nice(most))
+    least = top / (8 * height)  # A short lateness beside a long one is still seen.
+    values = [max(value, least) if value else 0.0 for value in values]
     limit = LATE.total_seconds()
     rows = area(values, height, lambda value: "trouble" if value > limit else "done", top=top)
     title = rule([heading("START LATENESS, LAST 24 H")], width, figure)

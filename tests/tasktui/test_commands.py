@@ -169,6 +169,14 @@ def test_a_plan_warns_of_last_attempts() -> None:
     )
 
 
+def test_a_plan_names_its_obstacles_in_full() -> None:
+    sentence = "The breaker of payments.charge is open: its tasks wait for the next probe."
+    made = replace(plan(ACTIONS["retry"], [row(1, Shown.DEAD)]), obstacles=(sentence,))
+    _, *rows = plain(plan_rows(made, "here", 40, "", low=False)).splitlines()
+    assert " ".join(line.strip() for line in rows[:2]) == sentence
+    assert max(map(len, rows[:2])) <= 40
+
+
 @pytest.mark.parametrize(("typed", "limit"), [("", None), ("all", None), ("1", 1), ("4,120", 4120)])
 def test_a_limit_is_a_number_or_all(typed: str, limit: int | None) -> None:
     assert parse_limit(typed) == limit

@@ -112,8 +112,10 @@ async def test_the_plot_ends_with_a_tick_that_no_runner_handles(database: Databa
     await database.write(tick)
     await make_due(database, 432)
     board = await database.read(read_board, "carts.remind")
+    board = replace(board, starts=(*board.starts, (board.at - timedelta(hours=9), 0.3)))
     text = plain(lateness(board, UTC, 80))
-    assert ("worst now 7m12s" in text, "8m" in text) == (True, True), text
+    assert ("worst now 7m12s" in text, " 8m ┤" in text, " 4m " in text) == (True, True, True), text
+    assert "▁" in text.splitlines()[-2], "the run that started a moment late"
 
 
 @ON_ONE_DATABASE
