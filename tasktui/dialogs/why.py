@@ -23,7 +23,7 @@ from tasktui.data.task_pages import count_matches
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.render.plot import gauge
 from tasktui.render.render import content, line, state
-from tasktui.render.rows import pill
+from tasktui.render.rows import pill, wrapped
 from tasktui.session.session import Session
 
 
@@ -144,7 +144,8 @@ class WhyManyScreen(WhyScreen):
             yield content("")
             mark = "▸ " if self._view is self._dead_view else "  "
             text = f"{mark}{self._dead.of('task')} {are} dead and will not run again; "
-            yield content((text, "bold strong"), *_key_parts(self._acting([self._dead_key], f"retries {them}")))
+            keys = _key_parts(self._acting([self._dead_key], f"retries {them}"))
+            yield from _hanging([(text, "bold strong"), *keys], width)
 
     def chosen_keys(self) -> Sequence[RemedyKey]:
         """Return the remedies of the selected cause."""
@@ -209,13 +210,19 @@ def many_lines(
         wrapped = textwrap.wrap(line(group.phrase), max(20, width - len(indent)))
         text = f"\n{indent}".join(wrapped)
         yield content((head, "bold strong"), *share, (f"  {text}", "bold strong" if number == 1 else "text"))
-        yield content((indent, ""), *_remedy(group.advice, keys_of(group.command)), _freed(group))
+        yield from _hanging([(indent, ""), *_remedy(group.advice, keys_of(group.command)), _freed(group)], width)
     if len(answer.causes) > MOST_CAUSES:
         yield content((f"and {len(answer.causes) - MOST_CAUSES} more causes", "faint"))
     if (best := answer.frees_most) is not None:
         yield content("")
         yield content(("What helps most", "bold strong"))
         yield content(" ", *_remedy(best.command, keys_of(best.command)), _freed(best))
+
+
+def _hanging(parts: Sequence[tuple[str, str]], width: int) -> Iterator[Content]:
+    """A sentence in as many lines as it needs, each as far inside as the first."""
+    for row in wrapped(list(parts), width):
+        yield content(*row)
 
 
 def _freed(group: CauseGroup) -> tuple[str, str]:

@@ -97,6 +97,23 @@ async def test_a_key_of_the_explanation_opens_the_preview_of_its_remedy(database
         await operator.sees_notice("read-only")
 
 
+@ON_ONE_DATABASE
+async def test_a_long_remedy_goes_on_below_its_beginning(database: Database, watch: Watch) -> None:
+    await add_runner(database, handlers='["smtp.send"]')
+    await add_live(database, "smtp.send", queue="mail")
+    await database.write(pause, PauseTarget(PauseKind.HANDLER, "smtp.send"), BY)
+    await add_past(database, 900, State.DEAD, handler="fetch", queue="mail")
+    async with watch("overview", (58, 24)) as operator:
+        await operator.sees("mail")
+        await operator.press("w")
+        await operator.sees("retries it")
+        inside = [line.partition("│")[2] for line in operator.text.splitlines()]
+        remedy, dead = (next(at for at, line in enumerate(inside) if text in line) for text in ("→ H", "is dead"))
+        begins = [len(line) - len(line.lstrip()) for line in inside]
+        assert begins[remedy] == begins[remedy + 1]
+        assert begins[dead] == begins[dead + 1]
+
+
 @pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_a_resize_is_a_key_with_its_size_in_the_dialog(database: Database, watch: Watch) -> None:
