@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from runner.db.schema import Tables, is_state
 from runner.db.schema.task import Condition
-from runner.db.types import db_now
+from runner.db.types import NO_JOIN, db_now
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, State
 from runner.policy.claim_facts import ClaimFacts, ClaimScope, CommonCause, Explanation, RemedyStep
 from runner.policy.suspicion import FIRST, WIDTHS, describe
@@ -325,8 +325,14 @@ class InOrder(ClaimCondition):
         """The SQL that a task has no order key, or that its turn has come."""
         earlier, running = scope.tables.task.alias("earlier"), scope.tables.task.alias("rival")
         one: sa.ColumnElement[int] = sa.literal_column("1")
+        # Without the offset, PostgreSQL reads all running tasks for a claim instead of one index entry for each task.
         free = [
-            ~sa.select(one).select_from(other).where(condition(other.c, task)).correlate_except(other).exists()
+            ~sa.select(one)
+            .select_from(other)
+            .where(condition(other.c, task))
+            .offset(NO_JOIN)
+            .correlate_except(other)
+            .exists()
             for other, condition in ((earlier, self.earlier), (running, self.running))
         ]
         return (sa.or_(task.order_key.is_(None), sa.and_(*free)),)

@@ -322,6 +322,26 @@ async def test_a_fresh_claim_reads_no_retried_tasks(watched: tuple[Database, Wat
     assert cost.rows < SOME / 2, cost
 
 
+@on_postgresql
+async def test_a_claim_with_order_keys_reads_no_running_tasks(watched: tuple[Database, Watch]) -> None:
+    database, looking = watched
+    runner = await Runner.enter(database)
+    costs = []
+    for _ in range(2):
+        for number in range(20):
+            await add_live(database, "work", order_key=f"key {number}", priority=9)
+        await runner.survey()
+        async with looking.seeing() as cost:
+            assert len(await runner.claim_on(20)) == 20
+        costs.append(cost)
+        await change(database, sa.delete(database.tables.task))
+        n = sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
+        n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < SOME))
+        values = sa.select(sa.literal("work"), sa.literal("running"), sa.literal(runner.id)).select_from(n)
+        await change(database, sa.insert(database.tables.task).from_select(["handler", "state", "runner_id"], values))
+    assert costs[1].rows < costs[0].rows + SOME / 2, costs
+
+
 @pytest.mark.slow
 @on_postgresql
 async def test_an_old_snapshot_does_not_slow_heartbeats_down(watched: tuple[Database, Watch], rival: Database) -> None:

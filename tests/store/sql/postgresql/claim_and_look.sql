@@ -107,6 +107,8 @@ WITH RECURSIVE
                                             SELECT 1
                                             FROM task AS earlier
                                             WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                                            LIMIT ALL
+                                            OFFSET 0
                                         )
                                     )
                                     AND NOT (
@@ -114,6 +116,8 @@ WITH RECURSIVE
                                             SELECT 1
                                             FROM task AS rival
                                             WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                                            LIMIT ALL
+                                            OFFSET 0
                                         )
                                     )
                                 )

@@ -105,6 +105,8 @@ WHERE
                                     SELECT 1
                                     FROM task AS earlier
                                     WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                                    LIMIT ALL
+                                    OFFSET 0
                                 )
                             )
                             AND NOT (
@@ -112,6 +114,8 @@ WHERE
                                     SELECT 1
                                     FROM task AS rival
                                     WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                                    LIMIT ALL
+                                    OFFSET 0
                                 )
                             )
                         )

@@ -82,6 +82,8 @@ WITH
                             SELECT 1
                             FROM task AS earlier
                             WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                            LIMIT ALL
+                            OFFSET 0
                         )
                     )
                     AND NOT (
@@ -89,6 +91,8 @@ WITH
                             SELECT 1
                             FROM task AS rival
                             WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                            LIMIT ALL
+                            OFFSET 0
                         )
                     )
                 )
@@ -170,6 +174,8 @@ WHERE
                                     SELECT 1
                                     FROM task AS earlier
                                     WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                                    LIMIT ALL
+                                    OFFSET 0
                                 )
                             )
                             AND NOT (
@@ -177,6 +183,8 @@ WHERE
                                     SELECT 1
                                     FROM task AS rival
                                     WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                                    LIMIT ALL
+                                    OFFSET 0
                                 )
                             )
                         )

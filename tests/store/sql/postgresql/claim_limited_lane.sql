@@ -260,6 +260,8 @@ WHERE
                                     SELECT 1
                                     FROM task AS earlier
                                     WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                                    LIMIT ALL
+                                    OFFSET 0
                                 )
                             )
                             AND NOT (
@@ -267,6 +269,8 @@ WHERE
                                     SELECT 1
                                     FROM task AS rival
                                     WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                                    LIMIT ALL
+                                    OFFSET 0
                                 )
                             )
                         )

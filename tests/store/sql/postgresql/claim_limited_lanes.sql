@@ -254,6 +254,8 @@ WITH
                             SELECT 1
                             FROM task AS earlier
                             WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                            LIMIT ALL
+                            OFFSET 0
                         )
                     )
                     AND NOT (
@@ -261,6 +263,8 @@ WITH
                             SELECT 1
                             FROM task AS rival
                             WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                            LIMIT ALL
+                            OFFSET 0
                         )
                     )
                 )
@@ -342,6 +346,8 @@ WHERE
                                     SELECT 1
                                     FROM task AS earlier
                                     WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                                    LIMIT ALL
+                                    OFFSET 0
                                 )
                             )
                             AND NOT (
@@ -349,6 +355,8 @@ WHERE
                                     SELECT 1
                                     FROM task AS rival
                                     WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                                    LIMIT ALL
+                                    OFFSET 0
                                 )
                             )
                         )

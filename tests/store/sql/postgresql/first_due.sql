@@ -103,6 +103,8 @@ JOIN LATERAL (
                     SELECT 1
                     FROM task AS earlier
                     WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                    LIMIT ALL
+                    OFFSET 0
                 )
             )
             AND NOT (
@@ -110,6 +112,8 @@ JOIN LATERAL (
                     SELECT 1
                     FROM task AS rival
                     WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                    LIMIT ALL
+                    OFFSET 0
                 )
             )
         )

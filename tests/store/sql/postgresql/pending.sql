@@ -179,6 +179,8 @@ SELECT
                             SELECT 1
                             FROM task AS earlier
                             WHERE earlier.order_key = first.order_key AND earlier.id < first.id
+                            LIMIT ALL
+                            OFFSET 0
                         )
                     )
                     AND NOT (
@@ -186,6 +188,8 @@ SELECT
                             SELECT 1
                             FROM task AS rival
                             WHERE rival.order_key = first.order_key AND rival.state = 'running'
+                            LIMIT ALL
+                            OFFSET 0
                         )
                     )
                 )

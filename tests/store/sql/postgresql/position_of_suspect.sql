@@ -24,6 +24,8 @@ FROM (
                     SELECT 1
                     FROM task AS earlier
                     WHERE earlier.order_key = before.order_key AND earlier.id < before.id
+                    LIMIT ALL
+                    OFFSET 0
                 )
             )
             AND NOT (
@@ -31,6 +33,8 @@ FROM (
                     SELECT 1
                     FROM task AS rival
                     WHERE rival.order_key = before.order_key AND rival.state = 'running'
+                    LIMIT ALL
+                    OFFSET 0
                 )
             )
         )

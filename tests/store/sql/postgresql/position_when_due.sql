@@ -39,6 +39,8 @@ FROM (
                         SELECT 1
                         FROM task AS earlier
                         WHERE earlier.order_key = before.order_key AND earlier.id < before.id
+                        LIMIT ALL
+                        OFFSET 0
                     )
                 )
                 AND NOT (
@@ -46,6 +48,8 @@ FROM (
                         SELECT 1
                         FROM task AS rival
                         WHERE rival.order_key = before.order_key AND rival.state = 'running'
+                        LIMIT ALL
+                        OFFSET 0
                     )
                 )
             )

@@ -140,6 +140,8 @@ WHERE
                         SELECT 1
                         FROM task AS earlier
                         WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                        LIMIT :param_1
+                        OFFSET 0
                     )
                 )
                 AND NOT (
@@ -147,6 +149,8 @@ WHERE
                         SELECT 1
                         FROM task AS rival
                         WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                        LIMIT :param_2
+                        OFFSET 0
                     )
                 )
             )
@@ -159,7 +163,7 @@ WHERE
             )
         ORDER BY due.run_at, due.id
         LIMIT :limit
-        OFFSET :param_1
+        OFFSET :param_3
     )
     AND (
         EXISTS (
@@ -185,4 +189,4 @@ RETURNING
     NULL AS anon_7,
     headers,
     tenant,
-    CASE WHEN (length(cast(tags as blob)) <= :param_2) THEN tags END AS anon_8;
+    CASE WHEN (length(cast(tags as blob)) <= :param_4) THEN tags END AS anon_8;

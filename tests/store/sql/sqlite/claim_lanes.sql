@@ -125,6 +125,8 @@ WHERE
                             SELECT 1
                             FROM task AS earlier
                             WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                            LIMIT :param_3
+                            OFFSET 0
                         )
                     )
                     AND NOT (
@@ -132,6 +134,8 @@ WHERE
                             SELECT 1
                             FROM task AS rival
                             WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                            LIMIT :param_4
+                            OFFSET 0
                         )
                     )
                 )
@@ -144,11 +148,11 @@ WHERE
                 )
             ORDER BY due.run_at, due.id
             LIMIT :limit
-            OFFSET :param_3
+            OFFSET :param_5
         )
         ORDER BY candidate.priority DESC, candidate.run_at, candidate.id
         LIMIT :limit
-        OFFSET :param_4
+        OFFSET :param_6
     )
     AND (
         EXISTS (
@@ -178,4 +182,4 @@ RETURNING
     NULL AS anon_7,
     headers,
     tenant,
-    CASE WHEN (length(cast(tags as blob)) <= :param_5) THEN tags END AS anon_8;
+    CASE WHEN (length(cast(tags as blob)) <= :param_7) THEN tags END AS anon_8;

@@ -296,6 +296,8 @@ WHERE
                         SELECT 1
                         FROM task AS earlier
                         WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                        LIMIT :param_1
+                        OFFSET 0
                     )
                 )
                 AND NOT (
@@ -303,6 +305,8 @@ WHERE
                         SELECT 1
                         FROM task AS rival
                         WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                        LIMIT :param_2
+                        OFFSET 0
                     )
                 )
             )
@@ -315,7 +319,7 @@ WHERE
             )
         ORDER BY due.run_at, due.id
         LIMIT :limit
-        OFFSET :param_1
+        OFFSET :param_3
     )
     AND (
         EXISTS (
@@ -341,4 +345,4 @@ RETURNING
     NULL AS anon_7,
     headers,
     tenant,
-    CASE WHEN (length(cast(tags as blob)) <= :param_2) THEN tags END AS anon_8;
+    CASE WHEN (length(cast(tags as blob)) <= :param_4) THEN tags END AS anon_8;

@@ -263,6 +263,8 @@ WITH
                             SELECT 1
                             FROM task AS earlier
                             WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                            LIMIT :param_3
+                            OFFSET 0
                         )
                     )
                     AND NOT (
@@ -270,6 +272,8 @@ WITH
                             SELECT 1
                             FROM task AS rival
                             WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                            LIMIT :param_4
+                            OFFSET 0
                         )
                     )
                 )
@@ -282,7 +286,7 @@ WITH
                 )
             ORDER BY due.run_at, due.id
             LIMIT :limit
-            OFFSET :param_3
+            OFFSET :param_5
         )
     )
 UPDATE task
@@ -327,7 +331,7 @@ WHERE
         WHERE ranked.in_queue <= ranked.queue_room AND ranked.in_handler <= ranked.handler_room
         ORDER BY ranked.priority DESC, ranked.run_at, ranked.id
         LIMIT :limit
-        OFFSET :param_4
+        OFFSET :param_6
     )
     AND (
         EXISTS (
@@ -357,4 +361,4 @@ RETURNING
     NULL AS anon_7,
     headers,
     tenant,
-    CASE WHEN (length(cast(tags as blob)) <= :param_5) THEN tags END AS anon_8;
+    CASE WHEN (length(cast(tags as blob)) <= :param_7) THEN tags END AS anon_8;

@@ -128,6 +128,8 @@ WHERE
                             SELECT 1
                             FROM task AS earlier
                             WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                            LIMIT :param_3
+                            OFFSET 0
                         )
                     )
                     AND NOT (
@@ -135,6 +137,8 @@ WHERE
                             SELECT 1
                             FROM task AS rival
                             WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                            LIMIT :param_4
+                            OFFSET 0
                         )
                     )
                 )
@@ -143,14 +147,14 @@ WHERE
                         SELECT lane.number
                         FROM lane
                         WHERE due.queue = lane.queue AND due.handler = lane.handler AND due.hosts = lane.hosts
-                        LIMIT :param_3
+                        LIMIT :param_5
                         OFFSET 0
                     )
                 )
                 AND CASE WHEN (due.rescues >= 4 OR due.max_attempts - due.attempt <= 1) THEN 1 WHEN (due.rescues >= 3 OR due.max_attempts - due.attempt <= 2) THEN 4 ELSE 16 END >= :among
             ORDER BY due.run_at, due.id
             LIMIT :limit
-            OFFSET :param_4
+            OFFSET :param_6
         ) AS oldest
         WHERE oldest.width >= :width
     )
@@ -182,4 +186,4 @@ RETURNING
     NULL AS anon_7,
     headers,
     tenant,
-    CASE WHEN (length(cast(tags as blob)) <= :param_5) THEN tags END AS anon_8;
+    CASE WHEN (length(cast(tags as blob)) <= :param_7) THEN tags END AS anon_8;

@@ -98,6 +98,8 @@ JOIN task AS candidate ON candidate.id IN (
                     SELECT 1
                     FROM task AS earlier
                     WHERE earlier.order_key = due.order_key AND earlier.id < due.id
+                    LIMIT :param_1
+                    OFFSET 0
                 )
             )
             AND NOT (
@@ -105,6 +107,8 @@ JOIN task AS candidate ON candidate.id IN (
                     SELECT 1
                     FROM task AS rival
                     WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                    LIMIT :param_2
+                    OFFSET 0
                 )
             )
         )
@@ -123,8 +127,8 @@ JOIN task AS candidate ON candidate.id IN (
         )
     ORDER BY due.run_at, due.id
     LIMIT :limit
-    OFFSET :param_1
+    OFFSET :param_3
 )
 ORDER BY candidate.priority DESC, candidate.run_at, candidate.id
 LIMIT :limit
-OFFSET :param_2;
+OFFSET :param_4;

@@ -164,6 +164,8 @@ SELECT
                             SELECT 1
                             FROM task AS earlier
                             WHERE earlier.order_key = first.order_key AND earlier.id < first.id
+                            LIMIT :param_3
+                            OFFSET 0
                         )
                     )
                     AND NOT (
@@ -171,6 +173,8 @@ SELECT
                             SELECT 1
                             FROM task AS rival
                             WHERE rival.order_key = first.order_key AND rival.state = 'running'
+                            LIMIT :param_4
+                            OFFSET 0
                         )
                     )
                 )
@@ -190,8 +194,8 @@ SELECT
                 )
             ORDER BY first.queue, first.handler, first.priority, first.hosts, first.retried, first.run_at, first.id
             LIMIT 1
-            OFFSET :param_3
+            OFFSET :param_5
         )
         LIMIT 1
-        OFFSET :param_4
+        OFFSET :param_6
     ) AS anon_2;

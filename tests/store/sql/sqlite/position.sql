@@ -41,6 +41,8 @@ FROM (
                         SELECT 1
                         FROM task AS earlier
                         WHERE earlier.order_key = "before".order_key AND earlier.id < "before".id
+                        LIMIT :param_1
+                        OFFSET 0
                     )
                 )
                 AND NOT (
@@ -48,6 +50,8 @@ FROM (
                         SELECT 1
                         FROM task AS rival
                         WHERE rival.order_key = "before".order_key AND rival.state = 'running'
+                        LIMIT :param_2
+                        OFFSET 0
                     )
                 )
             )
@@ -59,11 +63,11 @@ FROM (
                 AND "before".attempt + 1 >= "before".max_attempts
             )
         ORDER BY "before".run_at, "before".id
-        LIMIT :param_1
-        OFFSET :param_2
+        LIMIT :param_3
+        OFFSET :param_4
     )
-    LIMIT :param_3
-    OFFSET :param_4
+    LIMIT :param_5
+    OFFSET :param_6
 ) AS anon_1;
 WITH lane AS (
     SELECT
@@ -108,6 +112,8 @@ FROM (
                         SELECT 1
                         FROM task AS earlier
                         WHERE earlier.order_key = "before".order_key AND earlier.id < "before".id
+                        LIMIT :param_2
+                        OFFSET 0
                     )
                 )
                 AND NOT (
@@ -115,6 +121,8 @@ FROM (
                         SELECT 1
                         FROM task AS rival
                         WHERE rival.order_key = "before".order_key AND rival.state = 'running'
+                        LIMIT :param_3
+                        OFFSET 0
                     )
                 )
             )
@@ -126,11 +134,11 @@ FROM (
                 AND "before".attempt + 1 >= "before".max_attempts
             )
         ORDER BY "before".run_at, "before".id
-        LIMIT :param_2
-        OFFSET :param_3
+        LIMIT :param_4
+        OFFSET :param_5
     )
-    LIMIT :param_4
-    OFFSET :param_5
+    LIMIT :param_6
+    OFFSET :param_7
 ) AS anon_1;
 WITH lane AS (
     SELECT
@@ -176,6 +184,8 @@ FROM (
                         SELECT 1
                         FROM task AS earlier
                         WHERE earlier.order_key = "before".order_key AND earlier.id < "before".id
+                        LIMIT :param_2
+                        OFFSET 0
                     )
                 )
                 AND NOT (
@@ -183,6 +193,8 @@ FROM (
                         SELECT 1
                         FROM task AS rival
                         WHERE rival.order_key = "before".order_key AND rival.state = 'running'
+                        LIMIT :param_3
+                        OFFSET 0
                     )
                 )
             )
@@ -194,9 +206,9 @@ FROM (
                 AND "before".attempt + 1 >= "before".max_attempts
             )
         ORDER BY "before".run_at, "before".id
-        LIMIT :param_2
-        OFFSET :param_3
+        LIMIT :param_4
+        OFFSET :param_5
     )
-    LIMIT :param_4
-    OFFSET :param_5
+    LIMIT :param_6
+    OFFSET :param_7
 ) AS anon_1;

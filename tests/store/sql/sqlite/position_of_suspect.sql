@@ -24,6 +24,8 @@ FROM (
                     SELECT 1
                     FROM task AS earlier
                     WHERE earlier.order_key = "before".order_key AND earlier.id < "before".id
+                    LIMIT :param_1
+                    OFFSET 0
                 )
             )
             AND NOT (
@@ -31,6 +33,8 @@ FROM (
                     SELECT 1
                     FROM task AS rival
                     WHERE rival.order_key = "before".order_key AND rival.state = 'running'
+                    LIMIT :param_2
+                    OFFSET 0
                 )
             )
         )
@@ -46,6 +50,6 @@ FROM (
                 WHERE own.id = :id_2
             )
         )
-    LIMIT :param_1
-    OFFSET :param_2
+    LIMIT :param_3
+    OFFSET :param_4
 ) AS anon_1;

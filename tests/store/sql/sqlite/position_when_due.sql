@@ -41,6 +41,8 @@ FROM (
                         SELECT 1
                         FROM task AS earlier
                         WHERE earlier.order_key = "before".order_key AND earlier.id < "before".id
+                        LIMIT :param_1
+                        OFFSET 0
                     )
                 )
                 AND NOT (
@@ -48,6 +50,8 @@ FROM (
                         SELECT 1
                         FROM task AS rival
                         WHERE rival.order_key = "before".order_key AND rival.state = 'running'
+                        LIMIT :param_2
+                        OFFSET 0
                     )
                 )
             )
@@ -59,9 +63,9 @@ FROM (
                 AND "before".attempt + 1 >= "before".max_attempts
             )
         ORDER BY "before".run_at, "before".id
-        LIMIT :param_1
-        OFFSET :param_2
+        LIMIT :param_3
+        OFFSET :param_4
     )
-    LIMIT :param_3
-    OFFSET :param_4
+    LIMIT :param_5
+    OFFSET :param_6
 ) AS anon_1;
