@@ -155,16 +155,16 @@ class Engine:
         events.subscribe(AttemptsEnded, self._end_limit)
         self.rescue_loop = RescueLoop(self.database, self.lease, lease, events, stuck)
         self.watchdog = Watchdog(settings, self.database, self.lease, in_flight.tasks.values)
+        claims = settings.claim_batch_size, parse_order(settings.claim_order), Proof(group=interval, alone=lease)
         self.claimer = Claimer(
             self.database,
             self.resources.claimable,
             {name: handler_defaults(handler, settings) for name, handler in handlers.items()},
             ScanScope(settings, self.resources.claimable, self._mode, self._own_scans, self._may_claim),
             in_flight,
-            settings.claim_batch_size,
-            parse_order(settings.claim_order),
-            Proof(group=interval, alone=lease),
+            *claims,
             stuck=stuck,
+            answer=self.lease.answer_time,
             may_claim_suspects=self.rescue_loop.is_done if shard is None else shard.may_claim_suspects,
             events=events,
         )

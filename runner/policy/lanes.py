@@ -16,6 +16,12 @@ RECALLED = 8
 """Maximum number of lanes to remember: a claim right after a submit must not query many lanes."""
 
 
+FIRST_ID = -(2**63)
+"""The id before every other one."""
+
+LAG = 1.0
+"""Seconds by which a lane's old position lags at least: transactions commit out of the order of their tasks' times."""
+
 CLAIMED = 500
 """Maximum number of lanes of one claim, more than the tasks of a batch. A survey returns lanes in order, so that the
 first tasks of n lanes are those of the first n."""
@@ -100,6 +106,24 @@ class LanePosition(NamedTuple):
     id: int
 
 
+class Passed(NamedTuple):
+    """The positions that claims from a lane have passed.
+
+    Args:
+        since: when `new` became the next old position, in monotonic seconds.
+        old: the last position at that time.
+        new: the last position.
+    """
+
+    since: float
+    old: LanePosition
+    new: LanePosition
+
+    def on(self, position: LanePosition, now: float) -> "Passed":
+        """Move on to another position."""
+        return Passed(now, self.new, position) if now - self.since >= LAG else self._replace(new=position)
+
+
 FULL = 1.0
 """Seconds until the next try of a full lane, in case that a task of another runner has ended."""
 
@@ -128,6 +152,11 @@ class LaneSchedule:
         self.due, self._limited = dict.fromkeys(lanes), frozenset(limited)
         self._until = {lane: until for lane, until in self._until.items() if lane in self.due}
         self.cursors = {lane: tenant for lane, tenant in self.cursors.items() if lane in self.due}
+
+    def add(self, lane: Lane) -> None:
+        """Treat a lane as due, and as one with limits."""
+        self.due[lane] = None
+        self._limited |= {lane}
 
     def recall(self, lanes: Iterable[Lane]) -> list[Lane]:
         """Treat the lanes with limits among these as due, and return the others."""
@@ -194,6 +223,8 @@ class Lanes:
     Claimed rows leave dead entries at the head of the index until vacuum removes them, and an old snapshot of another
     client can delay that for hours. A claim therefore starts where the last one ended. The next survey starts over, and
     finds tasks before that position: those with an earlier time, released ones, and those of a lane that was empty.
+    A submit starts over too. While surveys are slow, it continues from an old position of each lane instead, and a
+    survey runs beside the claims; see `find`.
 
     Args:
         accepts: returns whether this runner claims from a lane.
@@ -212,6 +243,8 @@ class Lanes:
     """Lanes that recently had due tasks, the most recent last; at most RECALLED."""
     limited: LaneSchedule = field(default_factory=LaneSchedule)
     """The due lanes with limits; they are not in `positions`."""
+    _passed: dict[Lane, "Passed"] = field(default_factory=dict)
+    """The positions that claims from the lanes in `lately` have passed."""
     _waits: dict[Lane, float] = field(default_factory=dict)
     """Seconds from the last survey until the first task of each lane was due."""
     next_due: float | None = None
@@ -231,6 +264,32 @@ class Lanes:
         self._remember(reversed(list(islice(self.heads, RECALLED))))
         self.next_due = min((head.wait for head in claimable if head.wait > 0), default=None)
 
+    def find(self, heads: Iterable[Head], position: Callable[[Any], Any]) -> None:
+        """Add the due lanes of a survey that ran beside claims: each from its first task on, if no claim has passed it.
+
+        The lane that becomes due next is remembered, so that `recall` treats it as due then.
+
+        Args:
+            heads: in the order of claims.
+            position: converts the time of a head to the form of positions.
+        """
+        claimable = [head for head in heads if not head.paused and self.accepts(head.lane)]
+        due = [head for head in claimable if head.wait <= 0]
+        later = [head for head in claimable if head.wait > 0]
+        self.next_due = min((head.wait for head in later), default=None)
+        self.heads = {head.lane: self.start for head in due}
+        self._remember(head.lane for head in [*later[:1], *reversed(due[:RECALLED])])
+        for head in [*due, *later[:1]]:
+            first, passed = LanePosition(position(head.run_at), FIRST_ID), self._passed.get(head.lane)
+            at = first if passed is None or first < passed.old else passed.old
+            if head.lane in self.lately and at == first:
+                self._passed[head.lane] = Passed(0.0, first, first)
+            if head.wait <= 0 and head.limited:
+                self.limited.add(head.lane)
+            elif head.wait <= 0:
+                self.positions[head.lane] = min(at, self.positions.get(head.lane, at))
+        self.positions = dict(sorted(self.positions.items(), key=lambda item: self.key(item[0])))
+
     def leave(self, next_due: float | None) -> None:
         """Forget the lanes of the last survey: a claim saw that no other task is due.
 
@@ -249,16 +308,23 @@ class Lanes:
             self.lately[lane] = None
         for lane in list(self.lately)[:-RECALLED]:
             del self.lately[lane]
+            self._passed.pop(lane, None)
 
     def key(self, lane: Lane) -> Any:
         """The sort key of a lane in the order of claims; a lane that became due after the survey is due now."""
         return self.order.lane_key(lane.priority_in(self.order), self._waits.get(lane, 0.0))
 
-    def recall(self) -> None:
-        """Treat the lanes that recently had due tasks as due: a new task is most likely in one of them."""
+    def recall(self, *, from_start: bool = True) -> None:
+        """Treat the lanes that recently had due tasks as due: a new task is most likely in one of them.
+
+        Args:
+            from_start: False to continue from the old position of each lane.
+        """
         accepted = filter(self.accepts, self.lately)
         lately = sorted(accepted, key=lambda lane: self.order.rank(lane.priority_in(self.order)))
         recalled = {lane: self.start for lane in self.limited.recall(lately) if lane not in self.positions}
+        if not from_start:
+            recalled |= {lane: passed.old for lane, passed in self._passed.items() if lane in recalled}
         self.positions = recalled | self.positions
 
     @staticmethod
@@ -270,11 +336,14 @@ class Lanes:
         """
         return dict(islice(((lane, position) for lane, position in positions.items() if accepts(lane)), CLAIMED))
 
-    def advance(self, last: Mapping[Lane, LanePosition]) -> None:
-        """Move each lane past the last task that a claim took from it."""
+    def advance(self, last: Mapping[Lane, LanePosition], now: float) -> None:
+        """Move each lane past the last task that a claim took from it; `now` in monotonic seconds."""
         for lane, position in last.items():
             if lane in self.positions:
                 self.positions[lane] = max(self.positions[lane], position)
+            if lane in self.lately:
+                before = self._passed.get(lane) or Passed(now, self.start, self.start)
+                self._passed[lane] = before.on(max(before.new, position), now)
 
     def remove(self, lanes: Iterable[Lane]) -> None:
         """Forget the lanes of a claim that returned fewer tasks than requested: they have no more due tasks."""

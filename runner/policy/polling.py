@@ -31,6 +31,9 @@ While another client holds an old snapshot, dead index entries accumulate, and e
 reads them all. This bounds its share of the time to a twentieth. A single slow survey does not count: the time is that
 of the process, which also waits for a processor, a connection and the network."""
 
+EARLY = 4
+"""The same multiple for a survey that a submit asks for, in place of SHARE."""
+
 QUICK = 0.05
 """Seconds up to which a query from the head of an index is as quick as one without dead entries."""
 
@@ -49,7 +52,9 @@ class Pace:
     _next: float = 0.0
     _last: float = 0.0
     """Seconds that the query before took."""
-    _is_slow: bool = False
+    usual: float = 0.0
+    """Seconds that the quicker one of the last two queries took."""
+    _early: float = 0.0
 
     def is_due(self, now: float) -> bool:
         """True if a query is due; `now` in monotonic seconds."""
@@ -57,7 +62,11 @@ class Pace:
 
     def is_barred(self, now: float) -> bool:
         """True if the query has become slow, and is not due; `now` in monotonic seconds."""
-        return self._is_slow and now < self._next
+        return self.usual > QUICK and now < self._next
+
+    def early(self, now: float) -> float:
+        """Seconds until a query that a submit asks for; `now` in monotonic seconds."""
+        return max(0.0, self._early - now)
 
     def remaining(self, now: float) -> float:
         """Seconds until the next query; `now` in monotonic seconds."""
@@ -65,9 +74,9 @@ class Pace:
 
     def record(self, start: float, end: float) -> None:
         """Record the start and end of a query, in monotonic seconds; the quicker one of the last two counts."""
-        usual, self._last = min(self._last, end - start), end - start
-        self._is_slow = usual > QUICK
-        self._next = end + max(self.every, min(self.most, SHARE * usual))
+        self.usual, self._last = min(self._last, end - start), end - start
+        self._next = end + max(self.every, min(self.most, SHARE * self.usual))
+        self._early = end + EARLY * self.usual
 
 
 @dataclass

@@ -1,4 +1,4 @@
-from runner.policy.lanes import Head, Lane, LanePosition, Lanes
+from runner.policy.lanes import FIRST_ID, LAG, Head, Lane, LanePosition, Lanes
 
 START = LanePosition("", 0)
 LOW, HIGH, FOREIGN = Lane("q", "work", 1), Lane("q", "work", 9), Lane("q", "foreign", 9)
@@ -30,15 +30,15 @@ def test_a_survey_returns_the_time_of_the_next_due_lane() -> None:
 
 def test_each_lane_of_a_claim_moves_past_its_last_task() -> None:
     lanes = surveyed((LOW, -5.0), (HIGH, -5.0))
-    lanes.advance({HIGH: LanePosition("2", 9), LOW: LanePosition("1", 3)})
+    lanes.advance({HIGH: LanePosition("2", 9), LOW: LanePosition("1", 3)}, 0.0)
     assert lanes.positions == {HIGH: LanePosition("2", 9), LOW: LanePosition("1", 3)}
     assert lanes.heads == {HIGH: START, LOW: START}
 
 
 def test_a_position_never_moves_back() -> None:
     lanes = surveyed((LOW, -5.0))
-    lanes.advance({LOW: LanePosition("5", 5)})
-    lanes.advance({LOW: LanePosition("4", 9)})
+    lanes.advance({LOW: LanePosition("5", 5)}, 0.0)
+    lanes.advance({LOW: LanePosition("4", 9)}, 0.0)
     assert lanes.positions == {LOW: LanePosition("5", 5)}
 
 
@@ -59,9 +59,38 @@ def test_a_submit_recalls_the_lanes_of_the_last_due_tasks_and_of_the_new_ones() 
     assert list(lanes.positions) == [HIGH, LOW], "a lane of another runner's handlers is not tried"
 
 
+def test_a_slow_start_is_replaced_by_a_position_that_lags() -> None:
+    lanes = surveyed((LOW, -5.0))
+    for number in range(1, 4):
+        lanes.advance({LOW: LanePosition(str(number), number)}, number * LAG)
+        lanes.remove([LOW])
+        lanes.recall(from_start=False)
+        assert lanes.positions == {LOW: LanePosition(str(number - 1), number - 1) if number > 1 else START}
+        lanes.remove([LOW])
+    lanes.advance({LOW: LanePosition("2", 9)}, 4 * LAG)
+    lanes.recall(from_start=False)
+    assert lanes.positions == {LOW: LanePosition("3", 3)}, "a position never moves back"
+    lanes.remove([LOW])
+    lanes.recall()
+    assert lanes.positions == {LOW: START}
+
+
+def test_a_survey_beside_claims_adds_lanes_from_their_first_task() -> None:
+    lanes = surveyed()
+    lanes.find([Head(LOW, "6", -1.0, False), Head(FOREIGN, "6", -1.0, False), Head(HIGH, "7", 4.0, False)], str)
+    assert lanes.positions == {LOW: LanePosition("6", FIRST_ID)}
+    lanes.advance({LOW: LanePosition("7", 7)}, 0.0)
+    lanes.advance({LOW: LanePosition("8", 8)}, LAG)
+    lanes.remove([LOW])
+    lanes.find([Head(LOW, "9", -1.0, False)], str)
+    assert lanes.positions == {LOW: LanePosition("7", 7)}, "where transactions may still commit"
+    lanes.find([Head(LOW, "5", -1.0, False)], str)
+    assert lanes.positions == {LOW: LanePosition("5", FIRST_ID)}, "a task before the old position"
+
+
 def test_a_survey_starts_over() -> None:
     lanes = surveyed((LOW, -5.0))
-    lanes.advance({LOW: LanePosition("5", 5)})
+    lanes.advance({LOW: LanePosition("5", 5)}, 0.0)
     lanes.survey([Head(LOW, "6", -1.0, False), Head(HIGH, "7", 4.0, False)])
     assert lanes.positions == {LOW: START}
     assert lanes.next_due == 4.0

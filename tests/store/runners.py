@@ -73,7 +73,7 @@ class Runner:
         claimed = await self.database.write(claim, self.who, lanes, self.terms, limit, starts)
         if len(claimed) < limit:
             self.lanes.remove(lanes)
-        self.lanes.advance({lane_of(task): LanePosition(task.run_at, task.id) for task in claimed})
+        self.lanes.advance({lane_of(task): LanePosition(task.run_at, task.id) for task in claimed}, 0.0)
         return claimed
 
     async def claim_suspect(self, limit: int = 1, width: int = 1, among: int = 1) -> list[Claimed]:

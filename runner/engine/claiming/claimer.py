@@ -18,6 +18,7 @@ from runner.engine.claiming.scan_state import Gate, ScanState
 from runner.engine.claiming.scans import ScanScope
 from runner.engine.claiming.stuck_claims import MOST, REST, StuckClaims
 from runner.engine.claiming.survey import LaneSurvey
+from runner.engine.claiming.survey_beside import SurveyBeside
 from runner.engine.claiming.suspect_claims import SuspectClaims
 from runner.engine.events import AttemptsEnded, Events, RoomFreed, TaskClaimedTwice, TasksClaimed
 from runner.engine.slots import InFlight, Slots
@@ -79,6 +80,7 @@ class Claimer:
         batch: maximum number of tasks per claim.
         order: order in which this runner claims.
         proof: time that a suspect runs before the next one may start.
+        answer: returns the seconds that the database takes for an answer with nothing to read.
         may_claim_suspects: returns True unless this runner must rescue the tasks of lost runners first.
         events: receives the claimed tasks, and has the ends of tasks that make room for others.
     """
@@ -95,6 +97,7 @@ class Claimer:
         proof: Proof,
         *,
         stuck: StuckRows,
+        answer: Callable[[], float],
         may_claim_suspects: Callable[[], bool],
         events: Events,
     ) -> None:
@@ -108,6 +111,7 @@ class Claimer:
         rooms = self._room_of, self._chunk_room_of
         self.limited = LimitedClaims(database, self.lanes, defaults, self._slots, *rooms, in_flight.probes)
         self.survey = LaneSurvey(database, scope, self.lanes)
+        self._beside = SurveyBeside(self.survey, scope, answer, self._scan_again)
         self.suspects = SuspectClaims(self._claim_group, in_flight, batch, proof, may_claim_suspects)
         self._shares = QueueShares(order.weight) if isinstance(order, WeightedOrder) else None
         self._back_off = BackOff()
@@ -159,7 +163,9 @@ class Claimer:
             self._rescan_timer = None
         try:
             while self.state is ScanState.AGAIN and self.may_claim():
-                await self._scan()
+                self.state, submitted = ScanState.RUNNING, self._recall()
+                await self._claim_parts()
+                await (self._scan_known(submitted) if self._beside.is_needed() else self._scan(submitted))
                 self._back_off.reset()
         except BaseException as error:  # a bug, or an own order that exits, must not stop all claiming
             if is_cancelled(error):
@@ -203,8 +209,10 @@ class Claimer:
         if self._next_timer is not None:
             self._next_timer.cancel()
             self._next_timer = None
-        full, parts = self.lanes.limited.wait(time.monotonic()), self.stuck.wait()
-        waits = [wait for wait in (full, None if parts is None else max(PARTS_PAUSE, parts)) if wait is not None]
+        now = time.monotonic()
+        full, parts = self.lanes.limited.wait(now), self.stuck.wait()
+        shortly = (None if wait is None else max(PARTS_PAUSE, wait) for wait in (parts, self._beside.wait(now)))
+        waits = [wait for wait in (full, *shortly) if wait is not None]
         if waits and self.gate is Gate.OPEN:
             loop = asyncio.get_running_loop()
             self._next_timer = loop.call_later(min(waits), self._scan_again, context=self._context)
@@ -219,6 +227,7 @@ class Claimer:
             limit: maximum wait in seconds.
         """
         self.gate = Gate.DRAINING
+        self._beside.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self._scan_done.wait()
@@ -238,10 +247,8 @@ class Claimer:
         pools = {self._slots(lane) for lane in (*self.lanes.positions, *self.lanes.limited.ready(time.monotonic()))}
         return not pools or any(slots.to_claim(self._batch) >= max(1, slots.size // 4) for slots in pools)
 
-    async def _scan(self) -> None:
-        self.state = ScanState.RUNNING
-        submitted, now = self._recall(), time.monotonic()
-        await self._claim_parts()
+    async def _scan(self, submitted: bool) -> None:
+        now = time.monotonic()
         is_due = self.survey.pace.is_due(now) and not submitted
         surveyed = self.scope.is_new or not self.lanes.has_ready(now) or is_due
         if surveyed:
@@ -276,6 +283,28 @@ class Claimer:
         if self.lanes.heads or not self.suspects.rest:
             await (self.suspects.claim() if self.state is ScanState.RUNNING else self.suspects.claim_if_due())
 
+    async def _scan_known(self, submitted: bool) -> None:
+        """Claim from the lanes that lately had due tasks, and let a survey run beside the claims when it is due."""
+        if not submitted:
+            self.lanes.recall(from_start=False)
+        total = 0
+        while self.lanes.has_ready(time.monotonic()) and self.may_claim():
+            self._recall()
+            if self.lanes.heads or not self.suspects.rest:
+                await self.suspects.claim_if_due()
+            claimed_count = await self._claim_round()
+            self.suspects.record_others()
+            if claimed_count is None:
+                self._find_no_room()
+                break
+            total += claimed_count
+            await asyncio.sleep(0)
+            await self._claim_parts()
+        if submitted:
+            self._beside.ask(taken=total > 0)
+        if self.may_claim():
+            self._beside.begin_if_due()
+
     def _is_alone(self) -> bool:
         """True if the claim saw that no task in another lane is due: a survey would find none."""
         wait = self._others_wait
@@ -309,7 +338,7 @@ class Claimer:
     def _recall(self) -> bool:
         if submitted := self._submitted:
             self._submitted = False
-            self.lanes.recall()
+            self.lanes.recall(from_start=not self._beside.is_needed())
         return submitted
 
     def tasks_ended(self, event: AttemptsEnded) -> None:
@@ -363,7 +392,7 @@ class Claimer:
         starts, dry = limit <= free and not turn.chunks, 2 * free > slots.size and not turn.chunks
         with self._claim_pending():
             slots.claiming = min(limit, free)
-            who = self._claimant()
+            who = self.scope.claimant(self.claimant, self.stuck.without)
             try:
                 claimed = await self._claim_from(who, turn, limit, starts)
             except StoreError as error:
@@ -383,11 +412,6 @@ class Claimer:
             self._shares.record(task.queue for task in claimed)
         return len(claimed)
 
-    def _claimant(self) -> Claimant:
-        """This runner, and the tasks that it takes now."""
-        selection, without = self.scope.selection, self.stuck.without
-        return self.claimant._replace(selection=selection if without is None else selection._replace(without=without))
-
     async def _claim_from(self, who: Claimant, turn: Turn, limit: int, starts: bool) -> list[Claimed]:
         """Claim from the lanes of a turn, and record how far the claim went."""
         if turn.limited:
@@ -398,11 +422,11 @@ class Claimer:
             claimed, self._others_wait = look
         else:
             claimed = await self._database.write(claim, who, lanes, self._defaults, limit, starts)
+        last = claimed[-1:] if len(lanes) == 1 else claimed  # in order within each lane
+        reached = {lane_of(task): LanePosition(task.run_at, task.id) for task in last}
+        self.lanes.advance(reached, time.monotonic())
         if len(claimed) < limit:
             self.lanes.remove(lanes)
-        else:
-            last = claimed[-1:] if len(lanes) == 1 else claimed  # in order within each lane
-            self.lanes.advance({lane_of(task): LanePosition(task.run_at, task.id) for task in last})
         return claimed
 
     async def _leave_out_refused(self, who: Claimant, turn: Turn, limit: int, error: StoreError) -> None:
@@ -450,7 +474,9 @@ class Claimer:
             return False
         size = self.stuck.size_after(self._batch)
         is_held = self.lanes.limited.has_limits
-        due = await self._database.read(first_due, self._claimant(), lanes, size, is_held=is_held)
+        due = await self._database.read(
+            first_due, self.scope.claimant(self.claimant, self.stuck.without), lanes, size, is_held=is_held
+        )
         locks = await self._locks([task.id for task in due])
         for task in due:
             if task.id in locks:
@@ -550,7 +576,7 @@ class Claimer:
 
         lanes = self.lanes.first(self.lanes.heads, may_start)
         ask = ask._replace(limit=self.limited.within_rooms(lanes, min(ask.limit, self.scope.room)))
-        who = self._claimant()
+        who = self.scope.claimant(self.claimant, self.stuck.without)
         if not lanes or ask.limit <= 0 or not self.may_claim():
             return []
         with self._claim_pending():

@@ -10,6 +10,7 @@ from runner.policy.lanes import Lane, lane_of, runner_queue, serves
 from runner.policy.polling import OwnScan, PollMode
 from runner.policy.selection import ANY, TaskSelection, mask, parse_buckets
 from runner.settings import Settings
+from runner.store.claim.plain import Claimant
 from runner.store.claim.survey import SurveyScope
 from runner.text.hosts import admits
 
@@ -81,6 +82,15 @@ class ScanScope:
         queues = (self._own_queue,) if self._is_standby else self._queues
         accepted = self._takes_part(lane.handler) and serves(lane.queue, queues, self._own_queue)
         return accepted and admits(lane.hosts, self.host)
+
+    def claimant(self, runner: Claimant, without: str | None) -> Claimant:
+        """A runner, and the tasks that it takes now.
+
+        Args:
+            without: the ids of tasks to leave out; see runner.policy.selection.
+        """
+        selection = self.selection if without is None else self.selection._replace(without=without)
+        return runner._replace(selection=selection)
 
     def survey(self, limit: int, skip: int, dense: int) -> SurveyScope:
         """Return the scope of a survey; for the arguments see SurveyScope."""

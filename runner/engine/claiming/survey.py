@@ -6,13 +6,16 @@ import time
 from runner.db.database import Database
 from runner.engine.claiming.scans import ScanScope
 from runner.policy.lanes import Head, Lanes
-from runner.policy.polling import Pace
+from runner.policy.polling import QUICK, Pace
 from runner.store.claim.look import prepare_look
 from runner.store.claim.plain import Claimant, prepare_claims
 from runner.store.claim.survey import DENSE, MANY, survey
 from runner.text.sanitize import one_line
 
 log = logging.getLogger("runner.claim")
+
+ANSWERS = 4
+"""Answers of a server with nothing to read that a quick survey takes at most, besides QUICK."""
 
 NEVER_CLAIMED = "task %d (%s) in queue %s is never claimed: `runner why %d` names the reason and the remedy"
 
@@ -39,6 +42,19 @@ class LaneSurvey:
         self._reported: frozenset[int] = frozenset()
         """Tasks that block no others, but are never claimed, as of the last survey."""
 
+    def is_slow(self, answer: float) -> bool:
+        """True if surveys usually take much longer than the answer of a server with nothing to read, in seconds.
+
+        An old snapshot of another client keeps the entries of claimed tasks in the index, and each survey reads them.
+        """
+        return self._database.dialect.row_locks and self.pace.usual > QUICK + ANSWERS * answer
+
+    async def beside(self) -> float | None:
+        """Read the lanes while claims go on, and add those that are due; return the seconds until another one is."""
+        heads = await self._read()
+        self._lanes.find(heads, self._database.dialect.position)
+        return self._lanes.next_due
+
     async def run(self, claimant: Claimant) -> None:
         """Read the lanes of a runner."""
         if not self._is_prepared:  # while no task waits for them
@@ -47,15 +63,19 @@ class LaneSurvey:
             if self._database.dialect.writing_ctes:
                 await self._database.read(prepare_look, who)
             self._is_prepared = True
+        heads = await self._read()
+        self._lanes.survey(heads)
+        if self._scope.is_extended and not self._is_cut:  # otherwise due lanes may be missing
+            self._scope.record_due(self._lanes.heads)
+
+    async def _read(self) -> list[Head]:
         started, dense = time.monotonic(), DENSE if self._is_cut else 0
         self._skipped, self._skip = self._skip, 0
         heads = await self._database.read(survey, self._scope.survey(MANY, self._skipped, dense))
         self._is_cut = len(heads) == MANY
-        self._lanes.survey(heads)
-        if self._scope.is_extended and not self._is_cut:  # otherwise due lanes may be missing
-            self._scope.record_due(self._lanes.heads)
         self._report_refused(heads)
         self.pace.record(started, time.monotonic())
+        return heads
 
     def skip_untaken(self) -> None:
         """Record that no claim took a task from these lanes: the next survey reads the lanes behind them."""

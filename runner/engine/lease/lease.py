@@ -86,6 +86,7 @@ class Lease:
         self._is_confirmed = True
         self._unavailable_at = -inf
         self._failing_since: float | None = None
+        self._answer = inf
         self._trusts_from = 0.0
         self._unentered: list[str] = []
         self._logged: dict[str, int | None] = {}
@@ -103,6 +104,10 @@ class Lease:
     def renewal_age(self) -> float:
         """Seconds since the last renewal, or since the registration."""
         return elapsed() - self._renewed
+
+    def answer_time(self) -> float:
+        """Seconds that the last renewal took, which reads some rows by their ids; infinite before the first one."""
+        return self._answer
 
     @property
     def answers(self) -> bool:
@@ -217,7 +222,7 @@ class Lease:
             if not self.is_valid and elapsed() - self._failing_since >= self._seconds * MARGIN:
                 raise_if_final(error)
             return error
-        self._failing_since = None
+        self._failing_since, self._answer = None, elapsed() - started
         if self.id != own:
             return None  # deregistered while the statement ran
         if reply.alive:
