@@ -442,7 +442,7 @@ class Engine:
         if isinstance(error, ResourceLimitReached):
             self.worker.reach_limit(error, len(self.worker.buffer))
         elif error is None and self.lease.id:
-            await self.reconciler.compare(self.lease.id)
+            self.reconciler.compare(self.lease.id)
 
     def _handle_reply(self, reply: HeartbeatReply) -> None:
         if not reply.alive:

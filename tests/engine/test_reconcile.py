@@ -172,7 +172,7 @@ async def test_outcomes_in_the_settle_buffer_are_no_strangers(harness: Harness) 
         await until(lambda: len(runner.worker.buffer) == 3)
         assert await has_running(harness, 3)
         await runner._heartbeat()
-        assert runner.reconciler._comparison is None
+        await until(lambda: runner.reconciler._comparison is None)
         runner.worker.buffer._ready.set()
         await harness.wait_for(*tasks)
     assert [(await harness.row(task)).releases for task in tasks] == [0, 0, 0]

@@ -50,24 +50,11 @@ class Reconciler:
         self._comparison: asyncio.Task[None] | None = None
         self._pace = Pace(every=0.0)
 
-    async def compare(self, runner_id: int) -> None:
-        """Look for strangers, and release them in the background; comparisons never overlap."""
-        started = time.monotonic()
-        if self._comparison is not None or self._pace.is_barred(started):
+    def compare(self, runner_id: int) -> None:
+        """Look for strangers and release them, in the background: the next heartbeat must not wait for a slow look."""
+        if self._comparison is not None or self._pace.is_barred(time.monotonic()):
             return
-        claims = self._in_flight.watch()
-        try:
-            running = await self._database.read(running_tasks, runner_id)
-        except StoreError as error:
-            self._in_flight.unwatch()
-            log.warning("could not compare the tasks in flight with the table: %s", error)
-            return
-        finally:
-            self._pace.record(started, time.monotonic())
-        if running <= claims:
-            self._in_flight.unwatch()
-            return
-        self._comparison = asyncio.ensure_future(self._compare(runner_id, running, claims))
+        self._comparison = asyncio.ensure_future(self._compare(runner_id, self._in_flight.watch()))
         self._comparison.add_done_callback(self._done)
 
     async def close(self, limit: float) -> None:
@@ -81,7 +68,17 @@ class Reconciler:
         if self._comparison is not None:
             self._comparison.cancel()
 
-    async def _compare(self, runner_id: int, running: frozenset[Claim], claims: set[Claim]) -> None:
+    async def _compare(self, runner_id: int, claims: set[Claim]) -> None:
+        started = time.monotonic()
+        try:
+            running = await self._database.read(running_tasks, runner_id)
+        except StoreError as error:
+            log.warning("could not compare the tasks in flight with the table: %s", error)
+            return
+        finally:
+            self._pace.record(started, time.monotonic())
+        if running <= claims:
+            return
         await self._claimer.claim_done.wait()
         strangers = sorted(running - claims)
         for first in range(0, len(strangers), RELEASE_CHUNK):

@@ -76,8 +76,10 @@ class RescueLoop:
         with contextlib.suppress(DatabaseUnavailable):  # claims and heartbeats already log this
             pace = self._task_pace if self._task_pace.is_due(started) else self._pace
             grace = self._grace if pace is self._task_pace else None
-            lost = await self._database.read(any_lost, self._lease.rescuer, grace)
-            pace.record(started, time.monotonic())
+            try:
+                lost = await self._database.read(any_lost, self._lease.rescuer, grace)
+            finally:
+                pace.record(started, time.monotonic())
             rescued = await self._rescue() if lost else {}
             self._stuck.free("rescue", rescued)
             # Without a result, another runner was faster, or this one has to renew its lease first: ask for any runner.
