@@ -252,11 +252,7 @@ class Lanes:
 
     def survey(self, heads: Iterable[Head]) -> None:
         """Start over with the result of a survey."""
-        claimable = [head for head in heads if not head.paused and self.accepts(head.lane)]
-        due = [head for head in claimable if head.wait <= 0]
-        due.sort(key=lambda head: self.order.lane_key(head.lane.priority_in(self.order), head.wait))
-        self.heads = {head.lane: self.start for head in due}
-        self._waits = {head.lane: head.wait for head in due}
+        claimable, due = self._record(heads)
         self.limited.survey(
             (head.lane for head in due if head.limited), (head.lane for head in claimable if head.limited)
         )
@@ -264,20 +260,29 @@ class Lanes:
         self._remember(reversed(list(islice(self.heads, RECALLED))))
         self.next_due = min((head.wait for head in claimable if head.wait > 0), default=None)
 
-    def find(self, heads: Iterable[Head], position: Callable[[Any], Any]) -> None:
+    def _record(self, heads: Iterable[Head]) -> tuple[list[Head], list[Head]]:
+        """Return the lanes of a survey that this runner claims from, and those that are due in the order of claims."""
+        claimable = [head for head in heads if not head.paused and self.accepts(head.lane)]
+        due = [head for head in claimable if head.wait <= 0]
+        due.sort(key=lambda head: self.order.lane_key(head.lane.priority_in(self.order), head.wait))
+        self.heads = {head.lane: self.start for head in due}
+        self._waits = {head.lane: head.wait for head in due}
+        return claimable, due
+
+    def find(self, heads: Iterable[Head], position: Callable[[Any], Any]) -> float | None:
         """Add the due lanes of a survey that ran beside claims: each from its first task on, if no claim has passed it.
 
         The lane that becomes due next is remembered, so that `recall` treats it as due then.
 
         Args:
-            heads: in the order of claims.
+            heads: those that are not due yet come last, the earliest first.
             position: converts the time of a head to the form of positions.
+
+        Returns:
+            Seconds until another lane becomes due; None without one.
         """
-        claimable = [head for head in heads if not head.paused and self.accepts(head.lane)]
-        due = [head for head in claimable if head.wait <= 0]
+        claimable, due = self._record(heads)
         later = [head for head in claimable if head.wait > 0]
-        self.next_due = min((head.wait for head in later), default=None)
-        self.heads = {head.lane: self.start for head in due}
         self._remember(head.lane for head in [*later[:1], *reversed(due[:RECALLED])])
         for head in [*due, *later[:1]]:
             first, passed = LanePosition(position(head.run_at), FIRST_ID), self._passed.get(head.lane)
@@ -289,6 +294,8 @@ class Lanes:
             elif head.wait <= 0:
                 self.positions[head.lane] = min(at, self.positions.get(head.lane, at))
         self.positions = dict(sorted(self.positions.items(), key=lambda item: self.key(item[0])))
+        self.limited.due = dict.fromkeys(sorted(self.limited.due, key=self.key))
+        return min((head.wait for head in later), default=None)
 
     def leave(self, next_due: float | None) -> None:
         """Forget the lanes of the last survey: a claim saw that no other task is due.

@@ -1,17 +1,30 @@
 """Claims while surveys are slow, because an old snapshot of another client keeps the entries of claimed tasks."""
 
+import asyncio
+import time
 from collections import Counter
+from math import inf
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.engine.claiming import survey
 from runner.engine.runner import Engine
+from runner.errors import DatabaseUnavailable
+from runner.operations.pause import PauseKind, PauseTarget
+from runner.operations.results import Actor
+from runner.operations.resume import resume
+from runner.policy.polling import SHARE
 from tests.conftest import on_postgresql
 from tests.engine.harness import Harness, until
 
 pytestmark = on_postgresql
+
+EARLIER: dict[str, Any] = {"handler": "work", "run_at": db_later(db_now(), -3600.0)}
+"""A task before the positions that claims have passed."""
 
 
 @pytest.fixture
@@ -60,8 +73,7 @@ async def test_a_survey_beside_the_claims_finds_tasks_before_their_position(
     async with harness.running(poll_interval="1h") as runner:
         await has_a_known_lane(harness, runner)
         task = harness.database.tables.task
-        values = {"handler": "work", "run_at": db_later(db_now(), -3600.0)}
-        await harness.change(sa.insert(task).values(values))
+        await harness.change(sa.insert(task).values(EARLIER))
         await harness.wait_for(await harness.submit("other"))
         await until(lambda: done["work"] == 2)
     assert done == {"work": 2, "other": 1}
@@ -72,6 +84,121 @@ async def test_tasks_that_become_due_need_no_submit(harness: Harness, done: Coun
         await has_a_known_lane(harness, runner)
         await harness.wait_for(await harness.submit("work", delay=0.2), await harness.submit("other", delay=0.2))
     assert done == {"work": 2, "other": 1}
+
+
+async def test_lanes_that_become_due_one_after_the_other_need_no_poll(harness: Harness, done: Counter[str]) -> None:
+    async with harness.running(poll_interval="1h") as runner:
+        await has_a_known_lane(harness, runner)
+        first = await harness.submit("work", delay=0.3)
+        await harness.wait_for(first, await harness.submit("other", delay=0.6), await harness.submit("work", delay=0.9))
+    assert done == {"work": 3, "other": 1}
+
+
+async def test_a_scan_without_a_submit_asks_for_a_survey(harness: Harness, done: Counter[str]) -> None:
+    """As after a rescue, whose tasks are before the positions of their lanes."""
+    async with harness.running(poll_interval="1h", notify=False) as runner:
+        await until(lambda: runner.lease.answer_time() < inf)
+        for name in ("work", "other"):
+            task = await harness.submit(name)
+            runner.scans.soon()
+            await harness.wait_for(task)
+        await harness.change(sa.insert(harness.database.tables.task).values(EARLIER))
+        runner.scans.soon()
+        await until(lambda: done["work"] == 2)
+
+
+async def test_a_submit_during_a_scan_asks_for_a_survey(
+    harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness.running(poll_interval="1h", notify=False) as runner:
+        await until(lambda: runner.lease.answer_time() < inf)
+        claimer, claim_round = runner.claimer, runner.claimer._claim_round
+        first = await harness.submit("work")
+        runner.scans.soon()
+        await harness.wait_for(first)
+        second: list[int] = []
+
+        async def submit_other() -> int | None:
+            if not second:
+                second.append(await harness.submit("other"))
+                await claimer.scan(submitted=True)
+            return await claim_round()
+
+        monkeypatch.setattr(claimer, "_claim_round", submit_other)
+        runner.scans.soon()
+        await until(lambda: bool(second))
+        await harness.wait_for(*second)
+
+
+class FailsOnce:
+    """A database whose first answer is lost."""
+
+    def __init__(self, database: Database) -> None:
+        self._database, self.dialect = database, database.dialect
+        self.calls = 0
+
+    async def read(self, *args: Any) -> Any:
+        self.calls += 1
+        if self.calls == 1:
+            raise DatabaseUnavailable(url="test", why="the answer was lost")
+        return await self._database.read(*args)
+
+
+async def test_a_survey_that_fails_is_tried_again(harness: Harness, done: Counter[str]) -> None:
+    async with harness.running(poll_interval="1h") as runner:
+        await has_a_known_lane(harness, runner)
+        await until(lambda: runner.claimer._beside._task is None)
+        runner.claimer.survey._database = fails = FailsOnce(runner.database)  # type: ignore[assignment]
+        await harness.wait_for(await harness.submit("other"))
+    assert fails.calls > 1
+    assert done["other"] == 1
+
+
+async def test_no_scan_waits_for_a_survey_after_the_surveys_are_quick_again(
+    harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with harness.running(poll_interval="1h") as runner:
+        claimer = runner.claimer
+        await has_a_known_lane(harness, runner)
+        await until(lambda: claimer._beside._task is None)
+        claimer._beside.ask()
+        monkeypatch.setattr(survey, "QUICK", inf)
+        await harness.wait_for(await harness.submit("other"))
+        await until(lambda: claimer.idle and claimer._next_timer is None)
+    assert done["other"] == 1
+
+
+async def test_a_submit_during_a_survey_waits_for_the_pace(harness: Harness, done: Counter[str]) -> None:
+    async with harness.running(poll_interval="1h") as runner:
+        await has_a_known_lane(harness, runner)
+        beside, pace = runner.claimer._beside, runner.claimer.survey.pace
+        await until(lambda: beside._task is None)
+        beside._task = asyncio.ensure_future(asyncio.sleep(0))
+        beside.ask()
+        now = time.monotonic()
+        pace.record(now - 100.0, now)
+        pace.record(now - 100.0, now)
+        beside._task = None
+        beside.begin_if_due()
+        assert beside._task is None
+        assert beside.wait(now) == pytest.approx(100.0 * SHARE)
+    assert done["work"] == 1
+
+
+async def test_locked_tasks_do_not_hide_those_of_other_lanes(
+    harness: Harness, rival: Database, done: Counter[str]
+) -> None:
+    async with harness.running(poll_interval="1h") as runner:
+        await has_a_known_lane(harness, runner)
+        await harness.pause("held")
+        locked = [await harness.submit("work", queue="held", priority=9) for _ in range(8)]
+        task = harness.database.tables.task
+        async with rival.writing() as tx:
+            await tx.rows(sa.select(task.c.id).where(task.c.id.in_(locked)).with_for_update())
+            await harness.database.write(resume, PauseTarget(PauseKind.QUEUE, "held"), Actor("ana", "desk", None))
+            await harness.wait_for(await harness.submit("other", priority=1))
+        await harness.wait_for(*locked)
+    assert done == {"work": 9, "other": 1}
 
 
 async def test_every_task_of_many_lanes_is_claimed(harness: Harness, done: Counter[str]) -> None:

@@ -1,3 +1,4 @@
+from runner.policy.claim_order import AgedOrder
 from runner.policy.lanes import FIRST_ID, LAG, Head, Lane, LanePosition, Lanes
 
 START = LanePosition("", 0)
@@ -86,6 +87,16 @@ def test_a_survey_beside_claims_adds_lanes_from_their_first_task() -> None:
     assert lanes.positions == {LOW: LanePosition("7", 7)}, "where transactions may still commit"
     lanes.find([Head(LOW, "5", -1.0, False)], str)
     assert lanes.positions == {LOW: LanePosition("5", FIRST_ID)}, "a task before the old position"
+
+
+def test_a_survey_beside_claims_keeps_the_order_of_claims() -> None:
+    lanes = Lanes(lambda _: True, START, AgedOrder())
+    lanes.survey([Head(LOW, "", -600.0, False)])
+    lanes.limited.add(HIGH)
+    late, early = Lane("r", "work", 1), Lane("s", "work", 1)
+    heads = [Head(late, "6", -700.0, False, None, True), Head(early, "5", -900.0, False, None, True)]
+    assert lanes.find([*heads, Head(LOW, "8", 5.0, False)], str) == 5.0
+    assert list(lanes.heads) == list(lanes.limited.due)[:2] == [early, late]
 
 
 def test_a_survey_starts_over() -> None:

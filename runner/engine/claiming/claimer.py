@@ -147,13 +147,15 @@ class Claimer:
         self.scope.runner_id, self.scope.host = runner_id, host
         self.claimant = Claimant(runner_id, host, payload_limit, self.lanes.order)
 
-    async def scan(self, submitted: bool = False) -> None:
+    async def scan(self, submitted: bool = False, *, news: bool = True) -> None:
         """Claim due tasks until none are due or no slot is free.
 
         Args:
             submitted: True after a submit: claim from the recently due lanes before reading all lanes.
+            news: False if no task may have become due since the last scan but those that it expects.
         """
         self._submitted |= submitted
+        self._beside.is_asked |= news
         is_running, self.state = self.state.is_running, ScanState.AGAIN
         if is_running:
             return
@@ -173,6 +175,7 @@ class Claimer:
             if not isinstance(error, StoreError):
                 log.exception("scan failed")
             self.state = ScanState.AGAIN
+            self._beside.ask(early=True)
             wait = self._back_off.record_failure(random.random())  # noqa: S311 - spreads runners, guards nothing
             self._retry_at = time.monotonic() + wait
             problem = outage(error) if isinstance(error, DatabaseUnavailable) else "claim failed"
@@ -202,6 +205,7 @@ class Claimer:
 
     def _expect_work(self) -> None:
         """Record that tasks may be due of which no submit reports: the next chance begins a scan."""
+        self._beside.ask()
         self.state = ScanState.AGAIN if self.state.is_running else ScanState.WORK_LEFT
 
     def _schedule_next(self) -> None:
@@ -211,14 +215,15 @@ class Claimer:
             self._next_timer = None
         now = time.monotonic()
         full, parts = self.lanes.limited.wait(now), self.stuck.wait()
-        shortly = (None if wait is None else max(PARTS_PAUSE, wait) for wait in (parts, self._beside.wait(now)))
+        survey = self._beside.wait(now) if self.may_claim() else None  # otherwise the next scan decides
+        shortly = (None if wait is None else max(PARTS_PAUSE, wait) for wait in (parts, survey))
         waits = [wait for wait in (full, *shortly) if wait is not None]
         if waits and self.gate is Gate.OPEN:
             loop = asyncio.get_running_loop()
             self._next_timer = loop.call_later(min(waits), self._scan_again, context=self._context)
 
     def _scan_again(self) -> None:
-        self._background = asyncio.ensure_future(self.scan())
+        self._background = asyncio.ensure_future(self.scan(news=False))
 
     async def close(self, limit: float) -> None:
         """Stop claiming and wait for the current scan.
@@ -248,6 +253,7 @@ class Claimer:
         return not pools or any(slots.to_claim(self._batch) >= max(1, slots.size // 4) for slots in pools)
 
     async def _scan(self, submitted: bool) -> None:
+        self._beside.reset()
         now = time.monotonic()
         is_due = self.survey.pace.is_due(now) and not submitted
         surveyed = self.scope.is_new or not self.lanes.has_ready(now) or is_due
@@ -285,11 +291,13 @@ class Claimer:
 
     async def _scan_known(self, submitted: bool) -> None:
         """Claim from the lanes that lately had due tasks, and let a survey run beside the claims when it is due."""
-        if not submitted:
-            self.lanes.recall(from_start=False)
+        self.lanes.recall(from_start=False)
+        self.lanes.next_due, self._looks = None, False  # the surveys beside the claims take care of both
+        surveyed, self._beside.has_ended = self._beside.has_ended, False
         total = 0
         while self.lanes.has_ready(time.monotonic()) and self.may_claim():
-            self._recall()
+            self._beside.begin_if_due()  # a backlog lets no scan end
+            submitted |= self._recall()
             if self.lanes.heads or not self.suspects.rest:
                 await self.suspects.claim_if_due()
             claimed_count = await self._claim_round()
@@ -300,8 +308,15 @@ class Claimer:
             total += claimed_count
             await asyncio.sleep(0)
             await self._claim_parts()
-        if submitted:
-            self._beside.ask(taken=total > 0)
+        if surveyed and (self.lanes.heads or not self.suspects.rest):
+            await self.suspects.claim()
+        if surveyed and not total and self.lanes.heads and self.state is ScanState.RUNNING:
+            if time.monotonic() < self._look_at:
+                self._beside.ask()
+            elif await self._leave_out_untaken():
+                self._expect_work()
+        if submitted and not total:
+            self._beside.ask(early=True)
         if self.may_claim():
             self._beside.begin_if_due()
 

@@ -51,9 +51,7 @@ class LaneSurvey:
 
     async def beside(self) -> float | None:
         """Read the lanes while claims go on, and add those that are due; return the seconds until another one is."""
-        heads = await self._read()
-        self._lanes.find(heads, self._database.dialect.position)
-        return self._lanes.next_due
+        return self._lanes.find(await self._read(), self._database.dialect.position)
 
     async def run(self, claimant: Claimant) -> None:
         """Read the lanes of a runner."""
@@ -71,10 +69,12 @@ class LaneSurvey:
     async def _read(self) -> list[Head]:
         started, dense = time.monotonic(), DENSE if self._is_cut else 0
         self._skipped, self._skip = self._skip, 0
-        heads = await self._database.read(survey, self._scope.survey(MANY, self._skipped, dense))
+        try:
+            heads = await self._database.read(survey, self._scope.survey(MANY, self._skipped, dense))
+        finally:
+            self.pace.record(started, time.monotonic())
         self._is_cut = len(heads) == MANY
         self._report_refused(heads)
-        self.pace.record(started, time.monotonic())
         return heads
 
     def skip_untaken(self) -> None:

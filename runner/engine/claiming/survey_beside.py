@@ -16,8 +16,8 @@ log = logging.getLogger("runner.claim")
 class SurveyBeside:
     """The surveys of a runner while they are slow.
 
-    A survey is due by its pace, or earlier after a submit of which no claim took a task: it may be in a lane that no
-    claim knows.
+    A scan asks for one, because tasks may be due that no claim finds: the pace decides when it begins. It begins
+    earlier after a submit of which no claim took a task, which may be in a lane that no claim knows.
 
     Args:
         scope: what scans may take.
@@ -30,33 +30,44 @@ class SurveyBeside:
     ) -> None:
         self._survey, self._scope, self._answer, self._on_end = survey, scope, answer, on_end
         self._task: asyncio.Task[None] | None = None
-        self._at = inf
-        """When to begin one after a submit, in monotonic seconds."""
-        self._due_at = 0.0
+        self.has_ended = False
+        """True after a survey, until a scan has claimed the tasks that it found."""
+        self.is_asked = self._is_early = False
+        self._due_at = inf
         """When the first lane becomes due that a survey found, in monotonic seconds."""
 
     def is_needed(self) -> bool:
         """True if the tasks that wait would wait too long for a survey, and no scan of its own needs one first."""
         return self._survey.is_slow(self._answer()) and not self._scope.is_new and not self._scope.is_extended
 
-    def ask(self, *, taken: bool) -> None:
-        """Note a submit, and whether a claim took a task after it."""
-        pace, now = self._survey.pace, time.monotonic()
-        self._at = min(self._at, now + (pace.remaining(now) if taken else pace.early(now)))
+    def ask(self, *, early: bool = False) -> None:
+        """Ask for a survey that begins after this call: by its pace, or earlier."""
+        self.is_asked, self._is_early = True, self._is_early or early
+
+    def reset(self) -> None:
+        """Forget that a survey is due: a scan follows that runs its own."""
+        self.is_asked = self._is_early = False
+        if time.monotonic() >= self._due_at:
+            self._due_at = inf
 
     def begin_if_due(self) -> None:
         """Begin a survey if one is due and none runs."""
         now = time.monotonic()
-        if self._task is None and (self._survey.pace.is_due(now) or now >= self._at):
-            self._at = inf
+        if now >= self._due_at:  # other lanes, or more tasks of this one, may become due after it
+            self.is_asked, self._due_at = True, inf
+        if self._task is None and (self._survey.pace.is_due(now) or self._remaining(now) <= 0):
+            self.is_asked = self._is_early = False
             self._task = asyncio.ensure_future(self._run())
 
     def wait(self, now: float) -> float | None:
         """Seconds until a survey or a lane that it found is due, at least 0; None if none is expected."""
-        waits = [at - now for at in (self._due_at,) if at > now]
-        if self._task is None and self._at < inf:
-            waits.append(max(0.0, self._at - now))
-        return min(waits, default=None)
+        at = min(self._due_at - now, inf if self._task is not None else self._remaining(now))
+        return None if at == inf else max(0.0, at)
+
+    def _remaining(self, now: float) -> float:
+        """Seconds until the survey that a scan asked for; infinite without one."""
+        pace = self._survey.pace
+        return pace.early(now) if self._is_early else pace.remaining(now) if self.is_asked else inf
 
     def cancel(self) -> None:
         """Cancel the current survey."""
@@ -66,9 +77,11 @@ class SurveyBeside:
     async def _run(self) -> None:
         try:
             next_due = await self._survey.beside()
-            self._due_at = time.monotonic() + (next_due or 0.0)
+            self._due_at = inf if next_due is None else time.monotonic() + next_due
+            self.has_ended = True
         except StoreError as error:
             log.warning("survey failed: %s", error)
+            self.ask(early=True)
         finally:
             self._task = None
         self._on_end()
