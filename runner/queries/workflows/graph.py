@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from runner.db.schema import is_open
 from runner.db.transaction import Transaction, clock
+from runner.db.types import NO_JOIN
 from runner.errors import WorkflowNotFound
 from runner.model.task import Shown, State
 from runner.policy.critical_path import critical_path
@@ -86,8 +87,7 @@ async def graphs_of(
     Args:
         most: maximum number of tasks in total.
     """
-    found, now = await tx.gather(_tasks(tx, ids, most), clock(tx))
-    edges = await _edges(tx, list(found))
+    found, edges, now = await tx.gather(_tasks(tx, ids, most), _edges(tx, ids, most), clock(tx))
     by_workflow: dict[int, dict[int, Any]] = defaultdict(dict)
     for task_id, row in found.items():
         by_workflow[row["workflow"]][task_id] = row
@@ -106,15 +106,10 @@ async def _tasks(tx: Transaction, ids: Sequence[int], most: int) -> dict[int, Ma
             key,
             displayed_state(tx.tables, table).label("shown"),
         ]
-        members = sa.select(*columns).where(tx.dialect.one_of(column.workflow, ids), column.workflow.is_not(None))
-        statements.append(members.order_by(column.workflow, column.id).limit(most))
+        statements.append(_members(tx, table, ids, columns).limit(most))
     for result in await tx.gather(*map(tx.execute, statements)):
         found |= {row["id"]: row for row in result.mappings().all()}
     return {id: found[id] for id in sorted(found)[:most]}
-
-
-CHUNK = 5_000
-"""Tasks per statement."""
 
 
 class _Edge(NamedTuple):
@@ -124,18 +119,29 @@ class _Edge(NamedTuple):
     open: bool
 
 
-async def _edges(tx: Transaction, ids: Sequence[int]) -> dict[int, list[_Edge]]:
-    dependency = tx.tables.dependency
+async def _edges(tx: Transaction, ids: Sequence[int], most: int) -> dict[int, list[_Edge]]:
+    """Read the dependencies of the tasks of workflows, beside the tasks, which would cost another round trip."""
+    names = ("id", "task_id", "parent_id", "parent_handler", "parent_key", "satisfied_at")
     edges: dict[int, list[_Edge]] = defaultdict(list)
     statements = []
-    for first in range(0, len(ids), CHUNK):
-        own = tx.dialect.one_of(dependency.c.task_id, list(ids[first : first + CHUNK]))
-        columns = (parent_of(tx.tables, dependency).label("parent"), is_open(dependency.c).label("open"))
-        statements.append(sa.select(dependency.c.task_id, *columns).where(own).order_by(dependency.c.id))
+    for table in (tx.tables.history, tx.tables.task):
+        tasks = _members(tx, table, ids, [table.c.id]).limit(most).subquery("member")
+        own = tx.tables.dependency.c
+        each = sa.select(*(own[name] for name in names)).where(own.task_id == tasks.c.id).offset(NO_JOIN)
+        joined, match = tx.dialect.for_each(tasks, each.correlate(tasks), tx.tables.dependency)
+        edge = sa.select(*(match[name] for name in names)).select_from(joined).subquery("edge")
+        columns = (parent_of(tx.tables, edge).label("parent"), is_open(edge.c).label("open"))
+        statements.append(sa.select(edge.c.task_id, *columns).order_by(edge.c.id))
     for rows in await tx.gather(*map(tx.rows, statements)):
         for row in rows:
             edges[row.task_id].append(_Edge(row.parent, bool(row.open)))
     return edges
+
+
+def _members(tx: Transaction, table: sa.Table, ids: Sequence[int], columns: Sequence[Any]) -> sa.Select[Any]:
+    column = table.c
+    members = sa.select(*columns).where(tx.dialect.one_of(column.workflow, ids), column.workflow.is_not(None))
+    return members.order_by(column.workflow, column.id)
 
 
 HELD = 1e9
