@@ -5,11 +5,13 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, cast
 
+from textual import work
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider, SearchIcon
 from textual.content import Content
+from textual.css.query import NoMatches
 from textual.events import Mount
 from textual.widgets import Input
 
@@ -89,7 +91,7 @@ class PaletteScreen(CommandPalette):
     """The palette below the heading, which stays bright, with a sign of one cell before its input."""
 
     def __init__(self) -> None:
-        super().__init__([PaletteProvider], id="--command-palette")
+        super().__init__([PaletteProvider])  # without an id, which a palette that still closes would have too
 
     def dismiss(self, result: None = None) -> AwaitComplete:
         """Close the palette once, as `ModalDialog` does."""
@@ -99,6 +101,12 @@ class PaletteScreen(CommandPalette):
         """Move in the list; keys of a burst may precede its first layout, before which it has no pages."""
         with suppress(KeyError):
             super()._action_command_list(action)
+
+    @work(exclusive=True, group=CommandPalette._GATHER_COMMANDS_GROUP)  # noqa: SLF001 - it is cancelled by that name
+    async def _gather_commands(self, search_value: str) -> None:
+        """List the commands; a palette that opens or closes in a burst of keys has no list."""
+        with suppress(NoMatches):
+            await super()._gather_commands.__wrapped__(self, search_value)  # type: ignore[attr-defined] # of `work`
 
     def compose(self) -> ComposeResult:
         """Build the heading above the palette."""

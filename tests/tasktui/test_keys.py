@@ -199,6 +199,29 @@ async def test_a_palette_that_closes_as_it_opens_is_harmless(watch: Watch) -> No
 
 
 @ON_ONE_DATABASE
+async def test_the_palette_opens_again_while_the_last_one_closes(watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        console = operator.console
+        await operator.press("ctrl+p")
+        console.screen.dismiss()
+        console.action_command_palette()
+        await operator.pilot.pause()
+        assert isinstance(operator.screen, PaletteScreen)
+
+
+@ON_ONE_DATABASE
+async def test_a_closed_palette_lists_no_commands(watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        await operator.press("ctrl+p")
+        palette = operator.screen
+        assert isinstance(palette, PaletteScreen)
+        await palette.dismiss()
+        palette._gather_commands("retry")
+        await operator.pilot.pause()
+    assert operator.console._exception is None
+
+
+@ON_ONE_DATABASE
 async def test_a_console_that_ends_while_the_palette_opens_ends_without_a_crash(watch: Watch) -> None:
     async with watch("tasks") as operator:
         console, opened = operator.console, list[PaletteScreen]()
