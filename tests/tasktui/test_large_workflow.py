@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.model.outcome import Dead, Done, Failure, Outcome, Retry
 from runner.model.task import FINAL, BatchMember, DependsOn, NewTask, NewWorkflow, State
+from runner.store.heartbeat import heartbeat
 from runner.store.submit import submit_with_result
 from tests.store.dependencies import resolve_parents
 from tests.store.runners import Runner
@@ -22,6 +23,7 @@ from tests.tasktui.conftest import WIDE, Operator, Watch
 
 TASKS = 1_000
 CLAIMED = 40
+HOUR = 3_600.0
 EVERY = 8
 """Claims between two comparisons."""
 
@@ -96,6 +98,7 @@ async def compare(database: Database, url: str, operator: Operator, id: int) -> 
 async def test_a_large_workflow_is_shown_as_sql_has_it(
     database: Database, migrated_url: str, runner: Runner, watch: Watch
 ) -> None:
+    assert (await database.write(heartbeat, runner.id, HOUR, 0)).alive
     chance = random.Random(38)
     id = await put(database, chance)
     async with watch("workflows", WIDE) as operator:
