@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.db.server_watch import AnswerLimits
 from runner.db.types import db_later, db_now
 from runner.engine.claiming import survey
 from runner.engine.runner import Engine
@@ -86,8 +87,8 @@ async def test_tasks_that_become_due_need_no_submit(harness: Harness, done: Coun
     assert done == {"work": 2, "other": 1}
 
 
-async def test_lanes_that_become_due_one_after_the_other_need_no_poll(harness: Harness, done: Counter[str]) -> None:
-    async with harness.running(poll_interval="1h") as runner:
+async def test_lanes_that_become_due_one_after_the_other_start(harness: Harness, done: Counter[str]) -> None:
+    async with harness.running() as runner:
         await has_a_known_lane(harness, runner)
         first = await harness.submit("work", delay=0.3)
         await harness.wait_for(first, await harness.submit("other", delay=0.6), await harness.submit("work", delay=0.9))
@@ -199,6 +200,31 @@ async def test_locked_tasks_do_not_hide_those_of_other_lanes(
             await harness.wait_for(await harness.submit("other", priority=1))
         await harness.wait_for(*locked)
     assert done == {"work": 9, "other": 1}
+
+
+@pytest.mark.slow
+async def test_a_survey_beside_the_claims_may_take_longer_than_other_answers(
+    harness: Harness, done: Counter[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with harness.running(poll_interval="1h") as runner:
+        await has_a_known_lane(harness, runner)
+        beside = runner.claimer._beside
+        await until(lambda: beside._task is None)
+        beside.has_ended = False
+        limit = AnswerLimits.of_lease(runner.settings.lease_timeout.total_seconds()).statement
+        assert limit is not None
+        async with harness.database.writing() as tx:
+            await tx.execute(sa.text("LOCK TABLE task"))
+            end = time.monotonic() + limit + 0.5
+            beside.ask(early=True)
+
+            def is_over() -> bool:
+                beside.begin_if_due()
+                return time.monotonic() > end
+
+            await until(is_over)
+        await until(lambda: beside.has_ended)
+    assert not [record for record in caplog.records if "survey failed" in record.getMessage()]
 
 
 async def test_every_task_of_many_lanes_is_claimed(harness: Harness, done: Counter[str]) -> None:

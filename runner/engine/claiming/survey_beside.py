@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from math import inf
 
+from runner.db.server_watch import answer_within
 from runner.engine.claiming.scans import ScanScope
 from runner.engine.claiming.survey import LaneSurvey
 from runner.errors import StoreError
@@ -76,7 +77,8 @@ class SurveyBeside:
 
     async def _run(self) -> None:
         try:
-            next_due = await self._survey.beside()
+            with answer_within(None):
+                next_due = await self._survey.beside()
             self._due_at = inf if next_due is None else time.monotonic() + next_due
             self.has_ended = True
         except StoreError as error:

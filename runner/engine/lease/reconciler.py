@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from runner.db.database import Database
 from runner.db.halves import write_in_halves
+from runner.db.server_watch import answer_within
 from runner.engine.claiming.claimer import Claimer
 from runner.engine.event_log import LOST_ANSWER
 from runner.engine.events import Events, StrangersReleased
@@ -71,7 +72,8 @@ class Reconciler:
     async def _compare(self, runner_id: int, claims: set[Claim]) -> None:
         started = time.monotonic()
         try:
-            running = await self._database.read(running_tasks, runner_id)
+            with answer_within(None):
+                running = await self._database.read(running_tasks, runner_id)
         except StoreError as error:
             log.warning("could not compare the tasks in flight with the table: %s", error)
             return
