@@ -156,6 +156,8 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
     @on(Input.Changed)
     def _draw(self) -> None:
         """Draw the effect, and the meaning of each input."""
+        if not self.query(".dialog"):  # it has closed since the resize
+            return
         dialog, low = self.query_one(".dialog"), self.app.size.height < LOW
         width = dialog.scrollable_content_region.width or self.app.size.width
         values = self._values()

@@ -258,6 +258,22 @@ async def test_a_console_that_ends_while_a_form_opens_ends_without_a_crash(datab
 
 
 @ON_ONE_DATABASE
+async def test_a_confirmation_that_closes_while_it_is_resized_is_not_drawn(database: Database, watch: Watch) -> None:
+    await add_live(database)
+    async with watch("tasks") as operator:
+        await operator.sees("ready")
+        await operator.press("T")
+        dialog = operator.screen
+        assert isinstance(dialog, ConfirmScreen)
+        await dialog.dismiss()
+        assert not dialog.query(TextLine)
+        dialog.on_resize()
+        await operator.pilot.pause()
+        dialog._draw()
+    assert operator.console._exception is None
+
+
+@ON_ONE_DATABASE
 async def test_a_console_that_ends_while_a_confirmation_opens_ends_without_a_crash(
     database: Database, watch: Watch
 ) -> None:
