@@ -18,7 +18,7 @@ from runner.errors import DatabaseUnavailable
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.operations.resume import resume
-from runner.policy.polling import SHARE
+from runner.policy.polling import SHARE, Pace
 from tests.conftest import on_postgresql
 from tests.engine.harness import Harness, until
 
@@ -50,14 +50,14 @@ async def has_a_known_lane(harness: Harness, runner: Engine) -> None:
     assert runner.claimer.lanes.lately
 
 
-async def test_a_task_of_a_known_lane_needs_no_survey(harness: Harness, done: Counter[str]) -> None:
+async def test_a_task_of_a_known_lane_needs_no_survey(
+    harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with harness.running(poll_interval="1h") as runner:
         await has_a_known_lane(harness, runner)
-        await until(lambda: runner.claimer._beside._task is None)
-        runner.claimer.survey.pace.record(0.0, 1e9)
-        runner.claimer.survey.pace.record(0.0, 1e9)
+        await until(lambda: runner.claimer._beside.is_needed() and runner.claimer._beside._task is None)
+        monkeypatch.setattr(runner.claimer.survey, "beside", asyncio.Event().wait)  # from now on, no survey ends
         await harness.wait_for(await harness.submit("work"))
-        assert not runner.claimer.survey.pace.is_due(1e9)
     assert done == {"work": 2}
 
 
@@ -66,6 +66,18 @@ async def test_a_survey_beside_the_claims_finds_other_lanes(harness: Harness, do
         await has_a_known_lane(harness, runner)
         await harness.wait_for(await harness.submit("other"), await harness.submit("work", queue="elsewhere"))
     assert done == {"work": 2, "other": 1}
+
+
+async def test_a_submit_of_which_no_claim_takes_a_task_makes_the_survey_early(
+    harness: Harness, done: Counter[str]
+) -> None:
+    async with harness.running(poll_interval="1h") as runner:
+        await has_a_known_lane(harness, runner)
+        await until(lambda: runner.claimer._beside.is_needed() and runner.claimer._beside._task is None)
+        runner.claimer.survey.pace = Pace(every=inf)
+        runner.claimer.survey.pace.record(0.0, 0.0)
+        await harness.wait_for(await harness.submit("other"))
+    assert done == {"work": 1, "other": 1}
 
 
 async def test_a_survey_beside_the_claims_finds_tasks_before_their_position(

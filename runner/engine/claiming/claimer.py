@@ -80,7 +80,7 @@ class Claimer:
         batch: maximum number of tasks per claim.
         order: order in which this runner claims.
         proof: time that a suspect runs before the next one may start.
-        answer: returns the seconds that the database takes for an answer with nothing to read.
+        answer: returns the seconds that an idle database takes for an answer.
         may_claim_suspects: returns True unless this runner must rescue the tasks of lost runners first.
         events: receives the claimed tasks, and has the ends of tasks that make room for others.
     """
@@ -152,7 +152,7 @@ class Claimer:
 
         Args:
             submitted: True after a submit: claim from the recently due lanes before reading all lanes.
-            news: False if no task may have become due since the last scan but those that it expects.
+            news: False if only the tasks that it expects can have become due since the last scan.
         """
         self._submitted |= submitted
         self._beside.is_asked |= news
@@ -263,12 +263,7 @@ class Claimer:
         while self.lanes.has_ready(time.monotonic()) and self.may_claim():
             self._others_wait = None
             self._recall()  # a backlog lets no scan end, and an urgent task must not wait for the next survey
-            if self.lanes.heads or not self.suspects.rest:
-                await self.suspects.claim_if_due()
-            claimed_count = await self._claim_round()
-            self.suspects.record_others()
-            if claimed_count is None:
-                self._find_no_room()
+            if (claimed_count := await self._claim_round()) is None:
                 break
             total += claimed_count
             await asyncio.sleep(0)  # the claimed tasks start, before the runner looks for more
@@ -298,12 +293,7 @@ class Claimer:
         while self.lanes.has_ready(time.monotonic()) and self.may_claim():
             self._beside.begin_if_due()  # a backlog lets no scan end
             submitted |= self._recall()
-            if self.lanes.heads or not self.suspects.rest:
-                await self.suspects.claim_if_due()
-            claimed_count = await self._claim_round()
-            self.suspects.record_others()
-            if claimed_count is None:
-                self._find_no_room()
+            if (claimed_count := await self._claim_round()) is None:
                 break
             total += claimed_count
             await asyncio.sleep(0)
@@ -371,7 +361,12 @@ class Claimer:
         return self.gate is Gate.OPEN and self.scope.is_open and time.monotonic() >= self._retry_at
 
     async def _claim_round(self) -> int | None:
-        """Claim once per turn and return the number of tasks; None if no due lane has a free slot."""
+        """Claim once per turn and return the number of tasks; None if no due lane has a free slot.
+
+        Suspects come first, unless their last claim was too recent.
+        """
+        if self.lanes.heads or not self.suspects.rest:
+            await self.suspects.claim_if_due()
         counts: list[int | None] = []
         for slots in self._pools():
             room = slots.to_claim(self._batch)
@@ -380,7 +375,10 @@ class Claimer:
                 continue
             turns = [part for turn in self.limited.turns(slots) for part in turn.divided(self._shares, room)]
             counts += [await self._claim_turn(slots, turn) for turn in turns]
+        self.suspects.record_others()
         claimed = [count for count in counts if count is not None]
+        if not claimed:
+            self._find_no_room()
         return sum(claimed) if claimed else None
 
     def _pools(self) -> Iterable[Slots]:

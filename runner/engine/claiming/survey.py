@@ -15,7 +15,7 @@ from runner.text.sanitize import one_line
 log = logging.getLogger("runner.claim")
 
 ANSWERS = 4
-"""Answers of a server with nothing to read that a quick survey takes at most, besides QUICK."""
+"""Answers of an idle server that a quick survey takes at most, besides QUICK."""
 
 NEVER_CLAIMED = "task %d (%s) in queue %s is never claimed: `runner why %d` names the reason and the remedy"
 
@@ -43,7 +43,7 @@ class LaneSurvey:
         """Tasks that block no others, but are never claimed, as of the last survey."""
 
     def is_slow(self, answer: float) -> bool:
-        """True if surveys usually take much longer than the answer of a server with nothing to read, in seconds.
+        """True if surveys usually take much longer than the answer of an idle server, in seconds.
 
         An old snapshot of another client keeps the entries of claimed tasks in the index, and each survey reads them.
         """

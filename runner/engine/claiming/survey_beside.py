@@ -22,7 +22,7 @@ class SurveyBeside:
 
     Args:
         scope: what scans may take.
-        answer: returns the seconds that the database takes for an answer with nothing to read.
+        answer: returns the seconds that an idle database takes for an answer.
         on_end: called after each survey.
     """
 
