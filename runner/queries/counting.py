@@ -111,9 +111,9 @@ def _waiting_statement(tables: Tables, dialect: Dialect, cap: int) -> sa.Select[
     queue, lane = sa.select(lane_rows.c.queue).distinct().subquery("queue"), lane_rows.alias("mine")
     task = tables.task.alias("walked")
     due, future = task.c.run_at <= db_now(), task.c.run_at > db_now()
-    # Due tasks are counted from the index alone; only future tasks need their rows, for the attempts.
+    # Only columns of the index, whose walk then reads no rows.
     ready = _walk(dialect, lane, queue, task, due, task.c.run_at, cap + 1)
-    ahead = _walk(dialect, lane, queue, task, future, task.c.attempt, cap + 1)
+    ahead = _walk(dialect, lane, queue, task, future, task.c.retried, cap + 1)
     return sa.select(queue.c.queue, _size(ready), _sizes(ahead))
 
 
@@ -147,7 +147,7 @@ def _size(rows: sa.Subquery) -> sa.ScalarSelect[int]:
 
 def _sizes(rows: sa.Subquery) -> sa.ScalarSelect[str]:
     """The number of rows and of those with attempts, as one text: a scalar subquery returns one value."""
-    attempted = sa.func.coalesce(sa.func.sum(sa.case((rows.c.attempt > 0, 1), else_=0)), 0)
+    attempted = sa.func.coalesce(sa.func.sum(sa.case((rows.c.retried, 1), else_=0)), 0)
     sizes = sa.cast(sa.func.count(), sa.Text) + " " + sa.cast(attempted, sa.Text)
     return sa.select(sizes).select_from(rows).scalar_subquery()
 
