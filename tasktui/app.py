@@ -292,9 +292,9 @@ class Console(KeyBuffer):
     def action_command_palette(self) -> None:
         """Open the palette."""
         if isinstance(self.screen, LiveScreen):
-            from tasktui.dialogs.command_line import PaletteScreen
+            from tasktui.dialogs.palette import PaletteScreen
 
-            self.push_screen(PaletteScreen())
+            self.push_screen(PaletteScreen(self, self.screen))
 
     def _run_command(self, typed: str) -> None:
         """Run a command. The following keys wait for the screen that it opens."""

@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 from textual.binding import Binding
-from textual.command import CommandList
 from textual.screen import Screen
 from textual.widgets import Input
 
@@ -20,12 +19,13 @@ from tasktui.actions.action import Action
 from tasktui.actions.actions import ACTIONS
 from tasktui.app import Console
 from tasktui.dialogs.ask import ConfirmScreen
-from tasktui.dialogs.command_line import PaletteScreen
 from tasktui.dialogs.form import FormScreen
+from tasktui.dialogs.palette import PaletteScreen
 from tasktui.screens import MODES
 from tasktui.shell.heading import Heading
 from tasktui.shell.live import unbound
 from tasktui.widgets.input import TextLine
+from tasktui.widgets.table import Table
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_runner, ahead
 from tests.tasktui.conftest import ON_ONE_DATABASE, Operator, Watch
@@ -99,7 +99,7 @@ async def test_the_palette_finds_an_action_by_its_words(watch: Watch) -> None:
         await operator.press("ctrl+p")
         await operator.until(lambda: operator.screen.focused is not None)
         await operator.type("pause handler")
-        await operator.sees("Pause handler", "▸ pause handler")
+        await operator.sees("Pause handler", " ▸ pause handler ")
         assert "Drain" not in operator.text
         assert operator.screen.query(Heading), "the state of safety stays bright"
         palette = operator.screen
@@ -172,26 +172,35 @@ def test_a_letter_that_no_screen_has_leads_to_the_help() -> None:
 
 
 @ON_ONE_DATABASE
-@pytest.mark.parametrize("action", ["page_up", "page_down"])
-async def test_a_page_in_a_palette_whose_list_is_not_drawn_is_harmless(watch: Watch, action: str) -> None:
+async def test_a_burst_of_keys_moves_in_the_palette_and_runs_its_entry(watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        await operator.pilot.press("ctrl+p", "pagedown", "end", *"audit go", "up", "down", "up", "enter")
+        await operator.until(lambda: operator.screen.title == "Audit")
+
+
+@ON_ONE_DATABASE
+async def test_a_click_keeps_the_letters_for_the_search_of_the_palette(watch: Watch) -> None:
     async with watch("tasks") as operator:
         await operator.press("ctrl+p")
-        palette = operator.screen
-        choices = palette.query_one(CommandList)
-        await operator.until(lambda: choices.option_count)
-        palette._list_visible = False
-        await operator.pilot.pause()
-        choices._clear_caches()
-        for each in ("cursor_down", "cursor_down", f"command_list('{action}')"):  # before the list has a size
-            await palette.run_action(each)
-        assert operator.screen is palette
+        table = operator.screen.query_one("#choices", Table)
+        await operator.until(lambda: table.size.height > 4)
+        await operator.pilot.click(table, (5, 3))
+        assert table.cursor == table.keys[2]
+        await operator.type("nothing like it")
+        await operator.until(lambda: not table.keys)
+        await operator.press("enter")
+        await operator.type("fail")
+        await operator.until(lambda: table.cursor is not None)
+        assert isinstance(operator.screen, PaletteScreen)
+        await operator.pilot.click(table, (5, 1))  # the row under the cursor
+        await operator.until(lambda: operator.screen.title == "Failures")
 
 
 @ON_ONE_DATABASE
 async def test_a_palette_that_closes_as_it_opens_is_harmless(watch: Watch) -> None:
     async with watch("tasks") as operator:
         console = operator.console
-        opening = console.push_screen(PaletteScreen())
+        opening = console.push_screen(PaletteScreen(console, console.screen))
         console.screen.dismiss()
         await opening
         await operator.press("ctrl+p")
@@ -207,18 +216,6 @@ async def test_the_palette_opens_again_while_the_last_one_closes(watch: Watch) -
         console.action_command_palette()
         await operator.pilot.pause()
         assert isinstance(operator.screen, PaletteScreen)
-
-
-@ON_ONE_DATABASE
-async def test_a_closed_palette_lists_no_commands(watch: Watch) -> None:
-    async with watch("tasks") as operator:
-        await operator.press("ctrl+p")
-        palette = operator.screen
-        assert isinstance(palette, PaletteScreen)
-        await palette.dismiss()
-        palette._gather_commands("retry")
-        await operator.pilot.pause()
-    assert operator.console._exception is None
 
 
 @ON_ONE_DATABASE
