@@ -299,13 +299,28 @@ async def dead(tx: Transaction, cap: int, most: int | None = None) -> dict[str, 
     return {as_text(queue): capped(number, cap) for queue, number in rows}
 
 
+async def dead_queues(tx: Transaction, most: int) -> list[str]:
+    """The first queues by name that have dead tasks; see `dead`.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+        most: maximum number of queues.
+    """
+    queue = _dead_heads(tx.tables).c.queue
+    return [as_text(row[0]) for row in await tx.rows(sa.select(queue).where(queue.is_not(None)).limit(most))]
+
+
 @lru_cache
 def _dead_statement(tables: Tables, cap: int, most: int | None) -> sa.Select[Any]:
+    heads = _dead_heads(tables)
+    return _dead(tables, heads, cap).where(heads.c.queue.is_not(None)).limit(most)  # no sort: it ends the recursion
+
+
+def _dead_heads(tables: Tables) -> sa.CTE:
     earliest, beyond = tables.history.alias("earliest"), tables.history.alias("beyond")
     head = sa.select(_first_queue(earliest, sa.true()).label("queue")).cte("head", recursive=True)
     step = _first_queue(beyond, beyond.c.queue > head.c.queue).correlate(head)
-    heads = head.union_all(sa.select(step).where(head.c.queue.is_not(None)))
-    return _dead(tables, heads, cap).where(heads.c.queue.is_not(None)).limit(most)  # no sort: it ends the recursion
+    return head.union_all(sa.select(step).where(head.c.queue.is_not(None)))
 
 
 async def dead_of(tx: Transaction, names: Sequence[str], cap: int) -> dict[str, Count]:

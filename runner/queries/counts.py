@@ -2,7 +2,7 @@
 
 import heapq
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
@@ -201,7 +201,45 @@ async def counts(
         `most`: queues that are paused or limited, have lost tasks or failed attempts, and the first by name.
     """
     found = await (tx.once(queue_survey) if (cap, most) == (CAP, MOST_QUEUES) else queue_survey(tx, cap, most))
-    waiting_counts, uncounted_tasks = await tx.gather(_waiting(tx, found.heads, depth or cap), _uncounted(tx))
+    return await _counted(tx, found, depth or cap)
+
+
+async def named_counts(
+    tx: Transaction, matches: Callable[[str], bool], words: Iterable[str] = (), depth: int = CAP
+) -> list[QueueCounts]:
+    """Count the tasks of the queues whose names match, also of those that `counts` does not list.
+
+    Args:
+        matches: the condition on a name.
+        words: names of queues that are counted even if nothing but their last hour is known.
+        depth: maximum number of waiting tasks to count.
+
+    Returns:
+        The first MOST_QUEUES by name.
+    """
+    heads, in_hand, blocked, dead, (_, hour), registry = await tx.gather(
+        tx.once(counting.lane_heads),
+        counting.running(tx, CAP),
+        counting.blocked(tx, CAP),
+        counting.dead_queues(tx, counting.MOST_LANES),
+        flows(tx, MOST_QUEUES),
+        _registered(tx),
+    )
+    known = {*(lane.queue for lane in _lanes(heads)), *in_hand, *blocked, *dead, *hour, *registry}
+    names = sorted(filter(matches, known.union(words)))[:MOST_QUEUES]
+    heads, dead_counts, (minute, hour), registry = await tx.gather(
+        survey(tx, most=counting.MOST_LANES, within=names),
+        counting.dead_of(tx, names, CAP),
+        flows(tx, only=names),
+        registry_entries(tx, tx.tables.queue, names),
+    )
+    names = [name for name in names if name in known or name in hour]
+    found = QueueSurvey(frozenset(names), heads, in_hand, blocked, dead_counts, minute, hour, registry)
+    return await _counted(tx, found, depth)
+
+
+async def _counted(tx: Transaction, found: QueueSurvey, depth: int) -> list[QueueCounts]:
+    waiting_counts, uncounted_tasks = await tx.gather(_waiting(tx, found.heads, depth), _uncounted(tx))
     oldest = _oldest(found.heads)
     queues = []
     for name in sorted(found.names):

@@ -57,6 +57,18 @@ def matcher(text: str) -> Callable[[QueueCounts], bool]:
     return lambda queue: all(condition(queue) for condition in conditions)
 
 
+def names_of(text: str) -> list[str]:
+    """The words of a filter that ask for names, in order; negated ones are left out."""
+    words = [word for word in text.split() if word[0] not in "-!" and word.lower() not in WORDS]
+    return [word for word in words if not _COMPARED.fullmatch(word.lower())]
+
+
+def name_matcher(names: Sequence[str]) -> Callable[[str], bool]:
+    """The condition on the name of a queue; see `matcher`."""
+    conditions = [_name(name) for name in names]
+    return lambda name: all(condition(name) for condition in conditions)
+
+
 def _condition(word: str) -> Callable[[QueueCounts], bool]:
     negated, word = word[:1] in "-!" and len(word) > 1, word.lstrip("-!") or word
     condition = WORDS.get(word.lower()) or _compared(word.lower()) or _named(word)
@@ -85,9 +97,14 @@ def _bound(figure: str, text: str) -> float:
 
 
 def _named(word: str) -> Callable[[QueueCounts], bool]:
+    matches = _name(word)
+    return lambda queue: matches(queue.queue)
+
+
+def _name(word: str) -> Callable[[str], bool]:
     if "*" in word:
-        return lambda queue: fnmatch.fnmatchcase(queue.queue, word.replace("[", "[[]").replace("?", "[?]"))
-    return lambda queue: word.lower() in queue.queue.lower()
+        return lambda name: fnmatch.fnmatchcase(name, word.replace("[", "[[]").replace("?", "[?]"))
+    return lambda name: word.lower() in name.lower()
 
 
 def arranged(queues: Sequence[QueueCounts], order: str, *, reverse: bool = False) -> list[QueueCounts]:

@@ -19,7 +19,7 @@ from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.records import read_silences
 from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.counting import Count, WaitingCounts
-from runner.queries.counts import MINUTE, QueueCounts
+from runner.queries.counts import MINUTE, QueueCounts, named_counts
 from runner.queries.counts import waiting as read_backlog
 from runner.queries.overview import Diagnoses, Overview, day, deepened, diagnoses, read_overview, waits
 from runner.queries.recovery import Recovery, recovery
@@ -28,7 +28,7 @@ from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
 from tasktui.data.alerts import NO_FLOWS, Attention, attention, unavailable_databases
-from tasktui.data.queue_order import ORDERS, sorted_queues
+from tasktui.data.queue_order import ORDERS, name_matcher, sorted_queues
 from tasktui.data.task_list import is_new
 from tasktui.panels import overview as panels
 from tasktui.panels import side as side_panels
@@ -100,9 +100,11 @@ class OverviewRest(NamedTuple):
 
     Args:
         backlog: counts of waiting tasks that go further than those of the overview; None if it has counted all.
+        named: the queues that the filter names; None if the overview lists all queues, or the filter names none.
     """
 
     backlog: Mapping[str, WaitingCounts] | None
+    named: Sequence[QueueCounts] | None
     diagnoses: Diagnoses
     slow: "Background"
     silences: tuple[Silence, ...]
@@ -161,6 +163,7 @@ class OverviewScreen(LiveScreen):
         self._complete = False
         self._counted = False
         self._span = 0
+        self._named_cache = TtlCache[Sequence[QueueCounts]](DEEP_EVERY)
         self._backlog_cache = TtlCache[Mapping[str, WaitingCounts]](DEEP_EVERY)
         self._trouble_cache = TtlCache[Diagnoses](TROUBLE_EVERY)
         self._slow_cache = TtlCache["Background"](TROUBLE_EVERY)
@@ -180,8 +183,8 @@ class OverviewScreen(LiveScreen):
         yield Horizontal(left, Canvas(id="side"), id="body")
 
     def request(self) -> object:
-        """Return the time span of the plots."""
-        return self._span
+        """Return the time span of the plots, and the filter."""
+        return self._span, self._filter.text
 
     async def read(self) -> object:
         """Read the overview; the results of expensive queries are cached."""
@@ -195,6 +198,7 @@ class OverviewScreen(LiveScreen):
         )
         rest = rest._replace(slow=replace(rest.slow, dead=dead))
         self._last, self._slow, self._silences, self._recovery = now, rest.slow, rest.silences, rest.recovery
+        self._filter.named = rest.named
         queues = now.queues if rest.backlog is None else deepened(now.queues, rest.backlog)
         self._counted = rest.backlog is not None or not any(queue.is_capped for queue in queues)
         return replace(now, queues=queues, diagnoses=rest.diagnoses, waits=rest.waits, flows=rest.flows)
@@ -207,20 +211,23 @@ class OverviewScreen(LiveScreen):
         failing = tuple(last.failing)
         wide, is_capped = self.size.width >= WIDE, any(queue.is_capped for queue in last.queues)
         names = tuple(sorted(queue.queue for queue in sorted_queues(last)[:MOST_WAITS]))
+        named = self._filter.names if last.hides_queues else []
         ask = partial(diagnoses, tx, behind, failing)
+        find = partial(named_counts, tx, name_matcher(named), named)
         plots = tx.gather(
             self._waits_cache.get(names, partial(waits, tx, names), self.session.distance),
             self._day_cache.get(None, partial(day, tx), self.session.distance) if self._span else _none(),
             self._recovery_cache.get(None, partial(recovery, tx), self.session.distance),
         )
-        backlog, details, slow, silences, (measured, flows, outage) = await tx.gather(
+        backlog, found, details, slow, silences, (measured, flows, outage) = await tx.gather(
             self._backlog_cache.get(None, partial(read_backlog, tx), self.session.distance) if is_capped else _none(),
+            self._named_cache.get(tuple(named), find, self.session.distance) if named else _none(),
             self._trouble_cache.get((behind, failing), ask, self.session.distance) if behind or failing else _none(),
             self._slow_cache.get(wide, partial(read_background, tx, wide=wide), self.session.distance),
             self._silence_cache.get(None, partial(read_silences, tx), self.session.distance),
             plots,
         )
-        return OverviewRest(backlog, details or Diagnoses(), slow, silences, measured, flows or (), outage)
+        return OverviewRest(backlog, found, details or Diagnoses(), slow, silences, measured, flows or (), outage)
 
     def show(self, snapshot: Any) -> None:
         """Show the overview."""
@@ -381,8 +388,9 @@ def _queues_rule(view: View, width: int, queue_filter: QueueFilter, matching: in
     queues = view.data.queues
     paused = sum(queue.paused is not None for queue in queues)
     count = Count(len(queues), view.data.hides_queues).of("queue")
-    if queue_filter.text:  # It searches no others.
-        count = f"{matching:,} of {f'the {len(queues):,} listed' if view.data.hides_queues else count}"
+    if queue_filter.text:
+        searched = f"the {len(queues):,} listed" if view.data.hides_queues and queue_filter.named is None else count
+        count = f"{matching:,} of {searched}"
     figure: list[Part] = [*queue_filter.notes(), (count, "muted")]
     figure += [(f", {paused} paused", "paused")] if paused else []
     figure += [(HELD, "accent")] if keeps_order else []

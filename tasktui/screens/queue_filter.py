@@ -8,7 +8,7 @@ from textual.message import Message
 
 from runner.errors import InvalidInput
 from runner.queries.counts import QueueCounts
-from tasktui.data.queue_order import FIGURES, HINT, ORDERS, TROUBLE, WORDS, arranged, matcher
+from tasktui.data.queue_order import FIGURES, HINT, ORDERS, TROUBLE, WORDS, arranged, matcher, names_of
 from tasktui.messages import Notice
 from tasktui.render.render import line
 from tasktui.render.rows import Part
@@ -16,7 +16,11 @@ from tasktui.widgets.input import CompletionInput
 
 
 class QueueFilter(CompletionInput):
-    """The input, hidden until its key opens it."""
+    """The input, hidden until its key opens it.
+
+    Attributes:
+        named: the queues that the filter names, also those that are not listed; None if it searches only the list.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "discard", "Back", show=False)]
 
@@ -27,6 +31,7 @@ class QueueFilter(CompletionInput):
         super().__init__(_completed, "/", HINT, id="queue-filter")
         self._matches = matcher("")
         self.text = ""
+        self.named: Sequence[QueueCounts] | None = None
         self.order = TROUBLE
         self.reverse = False
         self.on_submit = self._submit
@@ -37,13 +42,20 @@ class QueueFilter(CompletionInput):
         """The name of the filter and the order."""
         return f"{self.text} {self.order} {self.reverse}"
 
+    @property
+    def names(self) -> list[str]:
+        """The words that ask for names."""
+        return names_of(self.text)
+
     def apply(self, queues: Sequence[QueueCounts]) -> list[QueueCounts]:
         """The queues that match, in the order.
 
         Args:
-            queues: the queues, sorted by trouble.
+            queues: the listed queues, sorted by trouble.
         """
-        return arranged([queue for queue in queues if self._matches(queue)], self.order, reverse=self.reverse)
+        listed = {queue.queue for queue in queues}
+        every = [*queues, *(queue for queue in self.named or () if queue.queue not in listed)]
+        return arranged([queue for queue in every if self._matches(queue)], self.order, reverse=self.reverse)
 
     def notes(self) -> list[Part]:
         """The filter and the order, for the title of the queues; empty for the first ones."""
@@ -79,7 +91,7 @@ class QueueFilter(CompletionInput):
         except InvalidInput as error:
             self.post_message(Notice(str(error), bad=True))
             return
-        self.text, self.display = text.strip(), False
+        self.text, self.named, self.display = text.strip(), None, False
         self.post_message(self.Applied())
 
 

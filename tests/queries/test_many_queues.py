@@ -1,6 +1,7 @@
 """Many queues: figures for people list some of them and add up the others, with a bounded number of rows."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any
 
@@ -12,9 +13,10 @@ from runner.db.database import Database
 from runner.db.sql_text import Recording
 from runner.db.transaction import Parameters, Transaction, clock
 from runner.queries import capacity as capacity_queries
+from runner.queries import counts as counts_queries
 from runner.queries import reports
 from runner.queries.capacity import OTHER_QUEUES, capacity
-from runner.queries.counts import counts
+from runner.queries.counts import counts, named_counts
 from runner.queries.overview import read_overview
 from runner.queries.past.incident import as_markdown, incident
 from runner.queries.reports import OTHERS, Flow, pulses
@@ -142,3 +144,23 @@ async def test_the_overview_is_of_the_listed_queues(crowded: Database, monkeypat
     overview = await crowded.read(read_overview)
     assert overview.hides_queues
     assert sum(flow.flow.finished for flow in overview.hour) == sum(range(QUEUES)) + QUEUES
+
+
+async def test_queues_are_counted_by_name_beyond_the_listed_ones(
+    crowded: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts_queries, "MOST_QUEUES", 2)
+    listed = {queue.queue for queue in await crowded.read(counts, most=3)}
+    found = await crowded.read(named_counts, lambda name: name.endswith("7"))
+    assert [queue.queue for queue in found] == ["queue-07", "queue-17"]
+    assert listed.isdisjoint({"queue-07", "queue-17"})
+    every = {queue.queue: queue for queue in await crowded.read(counts, most=QUEUES + 1)}
+    assert [replace(queue, oldest=None) for queue in found] == [
+        replace(every[name], oldest=None) for name in ("queue-07", "queue-17")
+    ]
+    # Only the last hour knows these queues now, and its list has two of them.
+    await change(crowded, sa.delete(crowded.tables.task))
+    assert await crowded.read(named_counts, "queue-07".__eq__) == []
+    (queue,) = await crowded.read(named_counts, "queue-07".__eq__, ["queue-07", "queue-70"])
+    assert queue.hour == every["queue-07"].hour
+    assert await crowded.read(named_counts, "queue-70".__eq__, ["queue-70"]) == []

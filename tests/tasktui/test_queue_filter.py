@@ -1,5 +1,7 @@
 """The filter and the order of the queues on the overview."""
 
+from functools import partial
+
 import pytest
 
 from runner.db.database import Database
@@ -8,7 +10,7 @@ from runner.model.task import State
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
 from runner.queries.counting import Count
-from runner.queries.counts import QueueCounts
+from runner.queries.counts import QueueCounts, queue_survey
 from runner.queries.reports import Flow
 from tasktui.data.queue_order import ORDERS, arranged, matcher
 from tasktui.widgets.table import Table
@@ -108,17 +110,33 @@ async def test_queues_are_filtered_and_sorted_by_key(database: Database, watch: 
         await operator.sees("↓ ready")
 
 
-@ON_ONE_DATABASE
-async def test_a_filter_names_the_queues_that_it_searches(
+async def test_a_filter_finds_queues_that_are_not_listed_by_their_names(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.queries.overview.MOST_QUEUES", 2)  # as if there were further queues
-    for name in ("alpha", "beta"):
-        await add_live(database, queue=name)
+    monkeypatch.setattr("runner.queries.counts.queue_survey", partial(queue_survey, most=2))
+    monkeypatch.setattr("runner.queries.overview.queue_survey", partial(queue_survey, most=2))
+    monkeypatch.setattr("runner.queries.overview.MOST_QUEUES", 2)
+    for name in ("alpha", "beta", "mail.eu", "mail.us", "paused"):
+        await add_live(database, queue=name, run_at=ahead(-5))
+    await add_past(database, 1_000, State.DEAD, queue="mail.dead")
     async with watch("overview") as operator:
+        table = operator.screen.query_one(Table)
         await operator.sees("2+ queues")
+        assert set(table.keys) == {"alpha", "beta"}
+        for text, found in (
+            ("MAIL", {"mail.eu", "mail.us", "mail.dead"}),
+            ("mail.* ready>0 -us", {"mail.eu"}),
+            ("mail.us", {"mail.us"}),
+            ("alpha", {"alpha"}),
+            ("nothing", set()),
+        ):
+            await operator.press("slash")
+            await operator.type(text)
+            await operator.press("enter")
+            await operator.sees(f"{len(found)} of 2+ queues")
+            assert set(table.keys) == found
         await operator.press("slash")
-        await operator.type("gamma")
+        await operator.type("dead>0")
         await operator.press("enter")
         await operator.sees("0 of the 2 listed")
 
