@@ -192,13 +192,14 @@ class OverviewScreen(LiveScreen):
         if last is None:  # Show the first data early. The expensive queries run in the second read, which follows.
             self._last = await self.session.read(read_overview)
             return self._last
+        text = self._filter.text
         (now, dead), rest = await asyncio.gather(
             self.session.read(_read_now, last, partial(self._dead_cache.get, None, distance=self.session.distance)),
             self.session.read(self._read_rest, last),
         )
         rest = rest._replace(slow=replace(rest.slow, dead=dead))
         self._last, self._slow, self._silences, self._recovery = now, rest.slow, rest.silences, rest.recovery
-        self._filter.named = rest.named
+        self._filter.named = rest.named if text == self._filter.text else None
         queues = now.queues if rest.backlog is None else deepened(now.queues, rest.backlog)
         self._counted = rest.backlog is not None or not any(queue.is_capped for queue in queues)
         return replace(now, queues=queues, diagnoses=rest.diagnoses, waits=rest.waits, flows=rest.flows)
