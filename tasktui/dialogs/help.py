@@ -70,7 +70,7 @@ class HelpScreen(ModalDialog[None]):
 
 
 def help_rows(about: str, groups: Mapping[str, Sequence[Row]], width: int) -> list[Row]:
-    """Render the purpose of a screen, its keys in columns, the commands and the filter language.
+    """Render the keys of a screen in columns, the signs, its purpose, the commands and the filter language.
 
     Args:
         groups: the keys by the title of their group.
@@ -78,17 +78,17 @@ def help_rows(about: str, groups: Mapping[str, Sequence[Row]], width: int) -> li
     """
     room = max(SIGN_CELLS, min(int(width * DIALOG), WITH_COLUMNS) - AROUND)
     columns = [[row for title in titles if title in groups for row in groups[title]] for titles in COLUMNS]
-    rows: list[Row] = [[(part, "muted")] for part in wrap(about, room - 1)]  # a blank before the scroll bar
-    rows.append(BLANK)
     if width >= WITH_COLUMNS:
-        rows += beside(columns[0], beside(columns[1], columns[2], KEY_CELLS), KEY_CELLS)
+        rows = list(beside(columns[0], beside(columns[1], columns[2], KEY_CELLS), KEY_CELLS))
     else:
-        rows += [row for column in columns for row in column]
+        rows = [row for column in columns for row in column]
     rows.append([("SIGNS", "bold strong")])
     states = list(Shown)
     in_row = room // SIGN_CELLS
     for begin in range(0, len(states), in_row):
         rows.append([(f"{SIGNS[s]} {s:<{SIGN_CELLS - 2}}", str(s)) for s in states[begin : begin + in_row]])
+    rows += [BLANK, [("THIS SCREEN", "bold strong")]]
+    rows += [[(part, "muted")] for part in wrap(about, room - 1)]  # a blank before the scroll bar
     rows += [BLANK, [("COMMANDS", "bold strong")]]
     for command in COMMANDS.values():
         rows += _entry(f":{command.name} {command.arguments}", 32, command.help, room)
@@ -134,6 +134,7 @@ CHANGE = "CHANGE"
 GROUPS = {
     **dict.fromkeys(("move", "page", "first", "last"), "MOVE"),
     **dict.fromkeys(("help", "command", "command_palette", "database", "health", "quit", "stop"), "CONSOLE"),
+    "app.command('sort')": "LOOK",
     "mark": "MARK",
     "go": "GO TO",
 }
