@@ -84,7 +84,7 @@ def console(url: str) -> Iterator[Terminal]:
 
     def read() -> None:
         with suppress(OSError):
-            while not stopped.is_set():
+            while not stopped.is_set() and terminal.process.poll() is None:
                 terminal.drains(0.2)
                 terminal.output = b""
 
@@ -114,6 +114,8 @@ def windows(url: str, rate: int, seconds: int, window: int, folder: Path) -> Ite
             while done < rate * seconds:
                 time.sleep(window)
                 ended = submitter.poll() is not None
+                if (code := runner.poll()) is not None or (code := terminal.process.poll()) is not None:
+                    sys.exit(f"The runner or the console ended with status {code}: see the lines above.")
                 starts, now = contract.starts(file), used(runner.pid)
                 times = sorted(1_000 * each for each in contract.read(file).latencies[done:starts] if each)
                 ranks = quantiles(times, n=100, method="inclusive") if len(times) > 1 else [0.0] * 99

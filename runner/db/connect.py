@@ -17,7 +17,8 @@ from runner.db import server_encoding
 from runner.db.connector import DEFAULT_CONNECTOR, Connector
 from runner.db.dialects.sqlite import ignore_statistics
 from runner.db.errors import is_locked
-from runner.db.file_identity import check_first, follow_file
+from runner.db.file_connection import KEPT_LOG, FileConnection
+from runner.db.file_identity import check_first, file_of, follow_file
 from runner.db.filesystem import create_private
 from runner.errors import DriverMissing, PackageMissing
 
@@ -89,7 +90,7 @@ def options(url: sa.URL) -> dict[str, Any]:
     # The connection that was used last comes first: each has caches and buffers that grow with its use.
     pool = {"pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW, "pool_use_lifo": True}
     if url.get_backend_name() == "sqlite":
-        return {"connect_args": {"timeout": BUSY_SECONDS}, **pool}
+        return {"connect_args": {"timeout": BUSY_SECONDS, "factory": FileConnection}, **pool}
     connect_args = {name: value for name, value in POSTGRESQL_OPTIONS.items() if name not in url.query}
     # No column is an hstore: without the option, the first connection looks up the type in three statements.
     return {"connect_args": connect_args, **pool, "use_native_hstore": False}
@@ -154,7 +155,8 @@ def prepare(engine: sa.Engine, synchronous: str, connector: Connector = DEFAULT_
         if writes:
             sa.event.listen(engine, "do_connect", lambda _dialect, _record, args, _options: create_private(args[0]))
         check_first(engine)
-        sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, synchronous, writes))
+        log = f"{file_of(engine)}-wal"
+        sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, log, synchronous, writes))
         follow_file(engine)  # after the first statement, which opens the log
         sa.event.listen(engine, "begin", _begin_sqlite)
     else:
@@ -162,7 +164,7 @@ def prepare(engine: sa.Engine, synchronous: str, connector: Connector = DEFAULT_
         sa.event.listen(engine, "connect", _prepare_postgresql)
 
 
-def _prepare_sqlite(connection: Any, synchronous: str, writes: bool) -> None:
+def _prepare_sqlite(connection: Any, log: str, synchronous: str, writes: bool) -> None:
     connection.isolation_level = None  # the driver would begin transactions late and lose updates
     raw = getattr(connection, "driver_connection", connection)
     raw.text_factory = READABLE
@@ -170,6 +172,7 @@ def _prepare_sqlite(connection: Any, synchronous: str, writes: bool) -> None:
         # The first look at the file: waits if another program has locked all of it.
         _in_thread(raw, execute_unlocked, "PRAGMA journal_mode = WAL" if writes else "PRAGMA schema_version")
         _in_thread(raw, ignore_statistics)
+        _in_thread(raw, _limit_log, log)
         _set_sqlite(connection.cursor(), synchronous)
     except Exception:
         connection.close()  # otherwise each attempt during an outage would leak a thread and a file
@@ -180,10 +183,14 @@ def _set_sqlite(cursor: Any, synchronous: str) -> None:
     cursor.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-    cursor.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
     # Some builds overwrite each page that is freed, and so write a payload once more when its row is moved.
     cursor.execute("PRAGMA secure_delete = FAST")
     cursor.close()
+
+
+def _limit_log(connection: FileConnection, log: str) -> None:
+    connection.log, connection.checkpoint_pages = log, CHECKPOINT_PAGES
+    connection.execute(f"PRAGMA journal_size_limit = {KEPT_LOG}")
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
@@ -207,14 +214,14 @@ def _in_thread(raw: Any, work: Callable[..., object], *arguments: Any) -> None:
         await_only(raw._execute(work, raw._conn, *arguments))  # noqa: SLF001 - in the driver's thread
 
 
-def begin_writing(connection: Any, seconds: float | None = None) -> bool:
+def begin_writing(connection: FileConnection, seconds: float | None = None) -> bool:
     """Begin a writing transaction of SQLite, after the writers of other processes.
 
     SQLite's own wait looks after 1, 2, 5, 10 and up to 100 ms, and a writer rarely holds the lock for so long: two
     runners would spend most of the time asleep.
 
     Args:
-        connection: a `sqlite3.Connection` in autocommit mode; the call blocks.
+        connection: in autocommit mode; the call blocks.
         seconds: maximum wait; None for BUSY_SECONDS.
 
     Returns:
@@ -223,6 +230,7 @@ def begin_writing(connection: Any, seconds: float | None = None) -> bool:
     Raises:
         sqlite3.OperationalError: the file was locked for the whole time.
     """
+    connection.limit_checkpoints()
     return execute_unlocked(connection, "BEGIN IMMEDIATE", seconds)
 
 
@@ -270,7 +278,8 @@ def prepare_submits(cursor: Any) -> None:
     """
     cursor.execute("PRAGMA busy_timeout = 0")
     cursor.execute("PRAGMA ignore_check_constraints = ON")
-    cursor.execute(f"PRAGMA wal_autocheckpoint = {SUBMIT_CHECKPOINT_PAGES}")
+    cursor.connection.checkpoint_pages = SUBMIT_CHECKPOINT_PAGES
+    cursor.connection.limit_checkpoints()
 
 
 def _prepare_postgresql(connection: Any, _: Any) -> None:

@@ -272,6 +272,7 @@ class ThreadConnections:
             DatabaseFileReplaced: the file was deleted, or its log is not the one of the connection.
         """
         if files.are_current():
+            connection.driver.limit_checkpoints()
             return True
         change = files.change()
         if change is not None and (change.name != self._path or change.current is None):

@@ -12,6 +12,7 @@ from runner.cli import options
 from runner.cli.exit_codes import Exit
 from runner.cli.options import LOCK_NOTICE, LockNotice
 from runner.db import connect
+from runner.db.file_connection import FileConnection
 from runner.handlers.registry import REGISTRY
 from tests.cli.conftest import Call, Store, answered
 from tests.conftest import on_sqlite
@@ -146,7 +147,8 @@ def test_each_wait_of_a_connected_command_is_reported_once(
     path = store.url.removeprefix("sqlite:///")
     monkeypatch.setattr(options, "LOCK_NOTICE", 0.02)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with closing(sqlite3.connect(path, isolation_level=None)) as own, closing(sqlite3.connect(path)) as other:
+    opened = sqlite3.connect(path, isolation_level=None, factory=FileConnection)
+    with closing(opened) as own, closing(sqlite3.connect(path)) as other:
 
         def release(waited: float) -> None:
             if waited >= 0.06 and other.in_transaction:
