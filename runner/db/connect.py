@@ -17,7 +17,7 @@ from runner.db import server_encoding
 from runner.db.connector import DEFAULT_CONNECTOR, Connector
 from runner.db.dialects.sqlite import ignore_statistics
 from runner.db.errors import is_locked
-from runner.db.file_connection import KEPT_LOG, FileConnection
+from runner.db.file_connection import FRAME_HEADER, KEPT_LOG, FileConnection
 from runner.db.file_identity import check_first, file_of, follow_file
 from runner.db.filesystem import create_private
 from runner.errors import DriverMissing, PackageMissing
@@ -189,7 +189,8 @@ def _set_sqlite(cursor: Any, synchronous: str) -> None:
 
 
 def _limit_log(connection: FileConnection, log: str) -> None:
-    connection.log, connection.checkpoint_pages = log, CHECKPOINT_PAGES
+    (page,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.log, connection.frame, connection.checkpoint_pages = log, page + FRAME_HEADER, CHECKPOINT_PAGES
     connection.execute(f"PRAGMA journal_size_limit = {KEPT_LOG}")
 
 

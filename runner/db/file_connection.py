@@ -9,8 +9,8 @@ LARGE_LOG = 64 * 2**20
 KEPT_LOG = LARGE_LOG // 2
 """Bytes to which the log is cut when it begins again."""
 
-PAGE = 4_096
-"""Bytes of a page."""
+FRAME_HEADER = 24
+"""Bytes before each page in the log; see the file format of SQLite."""
 
 
 class FileConnection(sqlite3.Connection):
@@ -22,20 +22,26 @@ class FileConnection(sqlite3.Connection):
 
     Attributes:
         log: path of the write-ahead log; empty before the connection is set up.
+        frame: bytes of a page in the log, with its header.
         checkpoint_pages: pages of the log from which each commit tries a checkpoint.
     """
 
     log = ""
+    frame = 4_096 + FRAME_HEADER
     checkpoint_pages = 1_000
     _limit = 1_000
 
     def limit_checkpoints(self) -> None:
-        """Try the next checkpoint when a large log has grown by LARGE_LOG, and at `checkpoint_pages` otherwise."""
+        """Try the next checkpoint at `checkpoint_pages`, or when a large log has grown by an eighth of itself."""
         try:
             size = os.stat(self.log).st_size  # noqa: PTH116 - before each write
         except OSError:  # it is opened with the first statement
             return
-        pages = (size // LARGE_LOG + 1) * LARGE_LOG // PAGE if size > LARGE_LOG else self.checkpoint_pages
-        if pages != self._limit:
-            self._limit = pages
-            self.execute(f"PRAGMA wal_autocheckpoint = {pages}")
+        limit = self.checkpoint_pages
+        if size > LARGE_LOG:
+            pages = size // self.frame
+            step = max(LARGE_LOG // self.frame, 2 ** (pages.bit_length() - 3))  # at most a quarter
+            limit = (pages // step + 1) * step
+        if limit != self._limit:
+            self._limit = limit
+            self.execute(f"PRAGMA wal_autocheckpoint = {limit}")
