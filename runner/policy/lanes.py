@@ -334,6 +334,10 @@ class Lanes:
             recalled |= {lane: passed.old for lane, passed in self._passed.items() if lane in recalled}
         self.positions = recalled | self.positions
 
+    def passed(self, lanes: Iterable[Lane]) -> dict[Lane, LanePosition]:
+        """The old positions of lanes with limits, from which their claims continue while surveys are slow."""
+        return {lane: self._passed[lane].old for lane in lanes if lane in self._passed}
+
     @staticmethod
     def first(positions: Mapping[Lane, LanePosition], accepts: Callable[[Lane], bool]) -> dict[Lane, LanePosition]:
         """Return the lanes to claim from, in order, at most CLAIMED: the next tasks are in them.

@@ -15,9 +15,11 @@ from runner.db.types import db_later, db_now
 from runner.engine.claiming import survey
 from runner.engine.runner import Engine
 from runner.errors import DatabaseUnavailable
+from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.operations.resume import resume
+from runner.policy import lanes
 from runner.policy.polling import SHARE, Pace
 from tests.conftest import on_postgresql
 from tests.engine.harness import Harness, until
@@ -26,6 +28,8 @@ pytestmark = on_postgresql
 
 EARLIER: dict[str, Any] = {"handler": "work", "run_at": db_later(db_now(), -3600.0)}
 """A task before the positions that claims have passed."""
+
+WORK, ANA = PauseTarget(PauseKind.HANDLER, "work"), Actor("ana", "desk", None)
 
 
 @pytest.fixture
@@ -90,6 +94,26 @@ async def test_a_survey_beside_the_claims_finds_tasks_before_their_position(
         await harness.wait_for(await harness.submit("other"))
         await until(lambda: done["work"] == 2)
     assert done == {"work": 2, "other": 1}
+
+
+async def test_claims_under_a_limit_continue_from_their_old_position(
+    harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "LAG", 0.0)
+    await harness.database.write(set_limits, WORK, LimitEdit({"concurrency": "5"}, new=True), ANA)
+    async with harness.running(poll_interval="1h") as runner:
+        await has_a_known_lane(harness, runner)
+        await until(lambda: runner.claimer._beside.is_needed() and runner.claimer._beside._task is None)
+        for _ in range(2):
+            await harness.wait_for(await harness.submit("work"))
+        ((lane, old),) = runner.claimer.lanes.passed(runner.claimer.lanes.lately).items()
+        assert (lane.handler, runner.claimer.lanes.limited.has_limits(lane)) == ("work", True)
+        assert old > runner.claimer.lanes.start
+        # A survey beside the claims finds a task before it.
+        await harness.change(sa.insert(harness.database.tables.task).values(EARLIER))
+        await harness.wait_for(await harness.submit("other"))
+        await until(lambda: done["work"] == 4)
+    assert done == {"work": 4, "other": 1}
 
 
 async def test_tasks_that_become_due_need_no_submit(harness: Harness, done: Counter[str]) -> None:
@@ -208,7 +232,7 @@ async def test_locked_tasks_do_not_hide_those_of_other_lanes(
         task = harness.database.tables.task
         async with rival.writing() as tx:
             await tx.rows(sa.select(task.c.id).where(task.c.id.in_(locked)).with_for_update())
-            await harness.database.write(resume, PauseTarget(PauseKind.QUEUE, "held"), Actor("ana", "desk", None))
+            await harness.database.write(resume, PauseTarget(PauseKind.QUEUE, "held"), ANA)
             await harness.wait_for(await harness.submit("other", priority=1))
         await harness.wait_for(*locked)
     assert done == {"work": 9, "other": 1}

@@ -11,11 +11,12 @@ from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.db.types import epoch_seconds
 from runner.errors import DatabaseRefused
+from runner.model.outcome import Release
 from runner.model.task import Claimed, NewTask
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
-from runner.policy.lanes import Lane
+from runner.policy.lanes import Lane, LanePosition
 from runner.policy.suspicion import Ask
 from runner.store.claim.ledger import charge, hold
 from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
@@ -81,6 +82,22 @@ class TestConcurrency:
         uncounted = lanes._replace(counts=first.counts)
         second = await database.write(claim_limited, runner.who, uncounted, runner.terms, 10)
         assert (len(second.claimed), second.counts) == (1, True)
+
+    @pytest.mark.both_databases
+    async def test_a_claim_starts_at_its_old_position_unless_tenants_have_turns(
+        self, database: Database, runner: Runner
+    ) -> None:
+        first, *_ = await put_many(database, 4, queue="mail")
+        await limit(database, "queue", "mail", concurrency="9")
+        lane = Lane("mail", "work", 1)
+        lanes = LimitedLanes([lane], runner.start)
+        result = await database.write(claim_limited, runner.who, lanes, runner.terms, 2)
+        (released, last) = result.claimed
+        await runner.end(released, Release())
+        after = lanes._replace(passed={lane: LanePosition(last.run_at, last.id)})
+        assert tasks_of(await database.write(claim_limited, runner.who, after, runner.terms, 1)) == [first + 2]
+        await limit(database, "queue", "mail", per_tenant="5")
+        assert tasks_of(await database.write(claim_limited, runner.who, after, runner.terms, 1)) == [first]
 
     async def test_a_plain_claim_never_takes_from_a_limited_lane(self, database: Database, runner: Runner) -> None:
         await put_many(database, 3, queue="mail")

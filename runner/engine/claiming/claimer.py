@@ -13,7 +13,7 @@ from typing import Any
 from runner.db.database import Database
 from runner.db.errors import is_server_fault, outage, part_fault, row_fault
 from runner.db.types import EARLIEST
-from runner.engine.claiming.limited_claims import LimitedClaims, Turn
+from runner.engine.claiming.limited_claims import LimitedClaims, Turn, reached_by
 from runner.engine.claiming.scan_state import Gate, ScanState
 from runner.engine.claiming.scans import ScanScope
 from runner.engine.claiming.stuck_claims import MOST, REST, StuckClaims
@@ -428,7 +428,8 @@ class Claimer:
     async def _claim_from(self, who: Claimant, turn: Turn, limit: int, starts: bool) -> list[Claimed]:
         """Claim from the lanes of a turn, and record how far the claim went."""
         if turn.limited:
-            return await self.limited.claim(who, turn.lanes, limit, starts)
+            from_start = not self._beside.is_needed()
+            return await self.limited.claim(who, turn.lanes, limit, starts, from_start=from_start)
         lanes = {lane: self.lanes.positions[lane] for lane in turn.lanes}
         if self._may_look(lanes):
             look = await self._database.write(claim_and_look, who, lanes, self._defaults, limit, starts)
@@ -436,8 +437,7 @@ class Claimer:
         else:
             claimed = await self._database.write(claim, who, lanes, self._defaults, limit, starts)
         last = claimed[-1:] if len(lanes) == 1 else claimed  # in order within each lane
-        reached = {lane_of(task): LanePosition(task.run_at, task.id) for task in last}
-        self.lanes.advance(reached, time.monotonic())
+        self.lanes.advance(reached_by(last), time.monotonic())
         if len(claimed) < limit:
             self.lanes.remove(lanes)
         return claimed

@@ -15,7 +15,7 @@ from runner.engine.slots import Slots
 from runner.errors import StoreError
 from runner.model.stuck_row import HeldLock
 from runner.model.task import Claimed
-from runner.policy.lanes import FULL, Lane, Lanes
+from runner.policy.lanes import FULL, Lane, LanePosition, Lanes, lane_of
 from runner.policy.queue_shares import QueueShares
 from runner.policy.rate import MOST
 from runner.policy.suspicion import Ask
@@ -65,6 +65,11 @@ class Turn(NamedTuple):
         if shares is None or self.limited or room <= 0:
             return [self]
         return [self._replace(lanes=lanes, most=tasks) for lanes, tasks in shares.divide(self.lanes, room)]
+
+
+def reached_by(claimed: Iterable[Claimed]) -> dict[Lane, LanePosition]:
+    """The position that a claim has reached in each lane; its tasks are in order within each lane."""
+    return {lane_of(task): LanePosition(task.run_at, task.id) for task in claimed}
 
 
 def _least(*rooms: int | None) -> int | None:
@@ -130,19 +135,29 @@ class LimitedClaims:
                 turns.append(Turn(own, limited, room, chunks[handler] is not None))
         return sorted(turns, key=lambda turn: min(map(self._lanes.key, turn.lanes)))
 
-    async def claim(self, who: Claimant, lanes: list[Lane], limit: int, starts: bool) -> list[Claimed]:
-        """Claim from these lanes, and record which of them have no room or no tasks; see `claim_limited`."""
+    async def claim(
+        self, who: Claimant, lanes: list[Lane], limit: int, starts: bool, *, from_start: bool
+    ) -> list[Claimed]:
+        """Claim from these lanes, and record which of them have no room or no tasks; see `claim_limited`.
+
+        Args:
+            from_start: False to continue from the old position of each lane.
+        """
         schedule = self._lanes.limited
         # Without other lanes to claim from, waiting for another runner's claim costs nothing.
         patient, now = not self._lanes.positions, time.monotonic()
         self._with_tenants = {lane: until for lane, until in self._with_tenants.items() if until > now}
         without_others = self._with_tenants.keys()
-        request = LimitedLanes(lanes, self._lanes.start, schedule.cursors, patient, without_others, self._counts)
+        passed = {} if from_start else self._lanes.passed(lanes)
+        request = LimitedLanes(
+            lanes, self._lanes.start, schedule.cursors, patient, without_others, self._counts, passed
+        )
         result = await self._database.write(claim_limited, who, request, self._defaults, limit, starts)
         self._counts = result.counts
         await self._report_locked(self._pause_busy(lanes, result))
         self._with_tenants |= dict.fromkeys(result.with_tenants, now + LOOK_AGAIN)
         schedule.record(lanes, result.waits, result.empty, result.cursors, time.monotonic())
+        self._lanes.advance(reached_by(result.claimed), time.monotonic())
         self._probes |= result.probes
         return result.claimed
 

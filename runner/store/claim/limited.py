@@ -75,6 +75,7 @@ class LimitedLanes(NamedTuple):
         patient: if other claims hold all limits, wait for them for a moment; see `hold`.
         with_tenants: lanes in which a recent claim found no task without a tenant: look for these last.
         counts: False if the last claim used no limit that counts running tasks.
+        passed: the positions from which the claim starts instead in lanes without a limit per tenant.
     """
 
     lanes: Sequence[Lane]
@@ -83,6 +84,7 @@ class LimitedLanes(NamedTuple):
     patient: bool = False
     with_tenants: Collection[Lane] = frozenset()
     counts: bool = True
+    passed: Mapping[Lane, LanePosition] = {}
 
 
 @dataclass
@@ -251,7 +253,8 @@ class _Claim:
 
     async def _run(self, among: str, lanes: Sequence[Lane], limit: int, more: dict[str, Any] | None = None) -> Any:
         prepared = _prepared(self.tx.tables, self.tx.driver, among, self.order, self.selection)
-        values = self.values | self.lane_parameters(lanes) | (more or {}) | {"limit": limit}
+        passed = self.lanes.passed if among in ("lane", "lanes") else {}  # turns of tenants leave tasks behind
+        values = self.values | self.lane_parameters(lanes, passed) | (more or {}) | {"limit": limit}
         only = None if among == "lanes" else lanes[0]
         claimed = claimed_tasks(await self.tx.run(prepared, values), self.order, lanes, only)
         self.ledger.count(claimed)
@@ -259,10 +262,11 @@ class _Claim:
         self.result.claimed += claimed
         return claimed
 
-    def lane_parameters(self, lanes: Sequence[Lane]) -> dict[str, Any]:
+    def lane_parameters(self, lanes: Sequence[Lane], passed: Mapping[Lane, LanePosition] = {}) -> dict[str, Any]:
         """The lanes as parameters, with the limits that this claim holds and their rooms."""
-        start, rows = self.lanes.start, []
+        rows = []
         for number, lane in enumerate(lanes):
+            start = passed.get(lane, self.lanes.start)
             flags = (key in self.ledger.usages for key in keys(lane))
             rooms = (self.ledger.room_of(key) for key in keys(lane))
             rows.append((number, *lane, start.run_at, start.id, *self.defaults[lane.handler], *flags, *rooms))
