@@ -1,6 +1,7 @@
 """Connection settings that give both databases the same guarantees."""
 
 import asyncio
+import os
 import sqlite3
 import threading
 import time
@@ -17,7 +18,7 @@ from runner.db import server_encoding
 from runner.db.connector import DEFAULT_CONNECTOR, Connector
 from runner.db.dialects.sqlite import ignore_statistics
 from runner.db.errors import is_locked
-from runner.db.file_connection import FRAME_HEADER, KEPT_LOG, FileConnection
+from runner.db.file_connection import KEPT_LOG, FileConnection
 from runner.db.file_identity import check_first, file_of, follow_file
 from runner.db.filesystem import create_private
 from runner.errors import DriverMissing, PackageMissing
@@ -155,7 +156,7 @@ def prepare(engine: sa.Engine, synchronous: str, connector: Connector = DEFAULT_
         if writes:
             sa.event.listen(engine, "do_connect", lambda _dialect, _record, args, _options: create_private(args[0]))
         check_first(engine)
-        log = f"{file_of(engine)}-wal"
+        log = f"{os.path.realpath(file_of(engine))}-wal"
         sa.event.listen(engine, "connect", lambda connection, _: _prepare_sqlite(connection, log, synchronous, writes))
         follow_file(engine)  # after the first statement, which opens the log
         sa.event.listen(engine, "begin", _begin_sqlite)
@@ -172,7 +173,8 @@ def _prepare_sqlite(connection: Any, log: str, synchronous: str, writes: bool) -
         # The first look at the file: waits if another program has locked all of it.
         _in_thread(raw, execute_unlocked, "PRAGMA journal_mode = WAL" if writes else "PRAGMA schema_version")
         _in_thread(raw, ignore_statistics)
-        _in_thread(raw, _limit_log, log)
+        if writes:
+            _in_thread(raw, _limit_log, log)
         _set_sqlite(connection.cursor(), synchronous)
     except Exception:
         connection.close()  # otherwise each attempt during an outage would leak a thread and a file
@@ -189,8 +191,8 @@ def _set_sqlite(cursor: Any, synchronous: str) -> None:
 
 
 def _limit_log(connection: FileConnection, log: str) -> None:
-    (page,) = connection.execute("PRAGMA page_size").fetchone()
-    connection.log, connection.frame, connection.checkpoint_pages = log, page + FRAME_HEADER, CHECKPOINT_PAGES
+    connection.log, connection.checkpoint_pages = log, CHECKPOINT_PAGES
+    connection.limit_checkpoints()
     connection.execute(f"PRAGMA journal_size_limit = {KEPT_LOG}")
 
 

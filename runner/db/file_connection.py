@@ -2,46 +2,51 @@
 
 import os
 import sqlite3
+import time
 
 LARGE_LOG = 64 * 2**20
-"""Bytes of a write-ahead log that only grows so far while a program reads one snapshot for a long time."""
+"""Bytes of a write-ahead log. A longer one has grown because a program keeps an old snapshot, or by a large write."""
 
 KEPT_LOG = LARGE_LOG // 2
 """Bytes to which the log is cut when it begins again."""
 
-FRAME_HEADER = 24
-"""Bytes before each page in the log; see the file format of SQLite."""
+LEAST_PAUSE, SHARE = 1.0, 50
+"""Seconds between two checkpoints of a large log that copy nothing, and their multiple of the time of one."""
 
 
 class FileConnection(sqlite3.Connection):
     """A connection that limits its checkpoints.
 
-    SQLite tries a checkpoint at each commit while the log is longer than `wal_autocheckpoint`, and sorts all pages of
-    the log for it. While a reader keeps an old snapshot, the log grows and no checkpoint can shorten it: after five
+    SQLite tries a checkpoint at each commit while the log is longer than `wal_autocheckpoint`, and sorts the pages for
+    it that are not in the file yet. While a reader keeps an old snapshot, no checkpoint can copy them: after five
     minutes of 2,000 tasks a second the sorting took more time than the commits.
 
     Attributes:
         log: path of the write-ahead log; empty before the connection is set up.
-        frame: bytes of a page in the log, with its header.
         checkpoint_pages: pages of the log from which each commit tries a checkpoint.
     """
 
     log = ""
-    frame = 4_096 + FRAME_HEADER
     checkpoint_pages = 1_000
-    _limit = 1_000
+    _limit = _copied = -1
+    _next_at = 0.0
 
     def limit_checkpoints(self) -> None:
-        """Try the next checkpoint at `checkpoint_pages`, or when a large log has grown by an eighth of itself."""
+        """Before a write: turn the checkpoints of commits off while the log is large and a reader keeps it so."""
         try:
-            size = os.stat(self.log).st_size  # noqa: PTH116 - before each write
+            is_large = os.stat(self.log).st_size > LARGE_LOG  # noqa: PTH116 - before each write
         except OSError:  # it is opened with the first statement
-            return
-        limit = self.checkpoint_pages
-        if size > LARGE_LOG:
-            pages = size // self.frame
-            step = max(LARGE_LOG // self.frame, 2 ** (pages.bit_length() - 3))  # at most a quarter
-            limit = (pages // step + 1) * step
-        if limit != self._limit:
-            self._limit = limit
-            self.execute(f"PRAGMA wal_autocheckpoint = {limit}")
+            is_large = False
+        if not is_large:
+            self._limit_to(self.checkpoint_pages)
+        elif (now := time.monotonic()) >= self._next_at:
+            _, pages, copied = self.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._limit_to(self.checkpoint_pages if pages - copied < self.checkpoint_pages else 0)
+            if copied == self._copied:  # otherwise others have written in the meantime, and the next one copies less
+                self._next_at = time.monotonic() + max(LEAST_PAUSE, SHARE * (time.monotonic() - now))
+            self._copied = copied
+
+    def _limit_to(self, pages: int) -> None:
+        if pages != self._limit:
+            self._limit = pages
+            self.execute(f"PRAGMA wal_autocheckpoint = {pages}")

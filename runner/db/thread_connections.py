@@ -121,6 +121,8 @@ class ThreadConnections:
                     granted_in_thread(request)
                     connection = self._take() or self.open()
                     try:
+                        if writes and self._path:
+                            connection.driver.limit_checkpoints()
                         stage = "statement" if begin or not writes else "commit"
                         if begin is not None:
                             self._begin(connection, begin)
@@ -272,7 +274,6 @@ class ThreadConnections:
             DatabaseFileReplaced: the file was deleted, or its log is not the one of the connection.
         """
         if files.are_current():
-            connection.driver.limit_checkpoints()
             return True
         change = files.change()
         if change is not None and (change.name != self._path or change.current is None):
