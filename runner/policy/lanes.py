@@ -257,6 +257,8 @@ class Lanes:
             (head.lane for head in due if head.limited), (head.lane for head in claimable if head.limited)
         )
         self.positions = {lane: position for lane, position in self.heads.items() if lane not in self.limited.due}
+        for lane in self.limited.due:  # their claims start over too
+            self._passed.pop(lane, None)
         self._remember(reversed(list(islice(self.heads, RECALLED))))
         self.next_due = min((head.wait for head in claimable if head.wait > 0), default=None)
 
@@ -335,7 +337,7 @@ class Lanes:
         self.positions = recalled | self.positions
 
     def passed(self, lanes: Iterable[Lane]) -> dict[Lane, LanePosition]:
-        """The old positions of lanes with limits, from which their claims continue while surveys are slow."""
+        """The old positions of lanes, from which limited claims continue while surveys are slow."""
         return {lane: self._passed[lane].old for lane in lanes if lane in self._passed}
 
     @staticmethod

@@ -116,6 +116,15 @@ async def test_claims_under_a_limit_continue_from_their_old_position(
     assert done == {"work": 4, "other": 1}
 
 
+async def test_a_slow_renewal_does_not_make_surveys_quick(harness: Harness, done: Counter[str]) -> None:
+    async with harness.running() as runner:
+        await until(lambda: runner.lease.answer_time() < inf)
+        usual = runner.lease.answer_time()
+        runner.lease._answers.append(60.0)
+        assert runner.lease.answer_time() <= usual
+    assert not done
+
+
 async def test_tasks_that_become_due_need_no_submit(harness: Harness, done: Counter[str]) -> None:
     async with harness.running() as runner:
         await has_a_known_lane(harness, runner)

@@ -157,7 +157,8 @@ class LimitedClaims:
         await self._report_locked(self._pause_busy(lanes, result))
         self._with_tenants |= dict.fromkeys(result.with_tenants, now + LOOK_AGAIN)
         schedule.record(lanes, result.waits, result.empty, result.cursors, time.monotonic())
-        self._lanes.advance(reached_by(result.claimed), time.monotonic())
+        in_order = [task for task in result.claimed if lane_of(task) not in result.cursors]  # turns leave tasks behind
+        self._lanes.advance(reached_by(in_order), time.monotonic())
         self._probes |= result.probes
         return result.claimed
 

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -59,6 +60,9 @@ MARGIN = 0.8
 """The fraction of its lease after which a runner stops trusting it. It allows for clock differences."""
 
 
+ANSWERS = 8
+"""Number of the last renewals of which the fastest one counts as the answer of an idle database."""
+
 NEGLECT = 2
 """Leases without a renewal after which a runner counts as stuck, if the database was available."""
 
@@ -86,7 +90,7 @@ class Lease:
         self._is_confirmed = True
         self._unavailable_at = -inf
         self._failing_since: float | None = None
-        self._answer = inf
+        self._answers = deque[float](maxlen=ANSWERS)
         self._trusts_from = 0.0
         self._unentered: list[str] = []
         self._logged: dict[str, int | None] = {}
@@ -106,8 +110,11 @@ class Lease:
         return elapsed() - self._renewed
 
     def answer_time(self) -> float:
-        """Seconds that the last renewal took, which reads some rows by their ids; infinite before the first one."""
-        return self._answer
+        """Seconds of the fastest of the last renewals, which read rows by their ids; infinite before the first one.
+
+        A disk or a processor that is busy for some seconds does not make a slow survey quick.
+        """
+        return min(self._answers, default=inf)
 
     @property
     def answers(self) -> bool:
@@ -222,7 +229,8 @@ class Lease:
             if not self.is_valid and elapsed() - self._failing_since >= self._seconds * MARGIN:
                 raise_if_final(error)
             return error
-        self._failing_since, self._answer = None, elapsed() - started
+        self._failing_since = None
+        self._answers.append(elapsed() - started)
         if self.id != own:
             return None  # deregistered while the statement ran
         if reply.alive:

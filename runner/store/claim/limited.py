@@ -75,7 +75,7 @@ class LimitedLanes(NamedTuple):
         patient: if other claims hold all limits, wait for them for a moment; see `hold`.
         with_tenants: lanes in which a recent claim found no task without a tenant: look for these last.
         counts: False if the last claim used no limit that counts running tasks.
-        passed: the positions from which the claim starts instead in lanes without a limit per tenant.
+        passed: the positions that replace `start` in lanes without a limit per tenant.
     """
 
     lanes: Sequence[Lane]
