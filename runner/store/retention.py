@@ -218,6 +218,7 @@ async def prune(
     statistics: timedelta | None = None,
     without: Collection[int] = (),
     reached: Reached = NOTHING_REACHED,
+    records: bool = True,
 ) -> Pruned:
     """Delete finished tasks that are older than the retention of their state, by the database's clock.
 
@@ -231,6 +232,7 @@ async def prune(
         statistics: retention of the minute statistics and of the lost runners; None keeps them indefinitely.
         without: ids of tasks to leave out.
         reached: the results of earlier transactions.
+        records: False to leave the statistics, keys, ticks and workflows to the transaction that finds no more tasks.
     """
     tasks = dict.fromkeys((group.state for group in retention.groups()), 0)
     passed: dict[AgeGroup, datetime] = {}
@@ -239,6 +241,8 @@ async def prune(
             number, upto = await _prune_group(tx, group, room, spared, without, reached.get(group))
             tasks[group.state] += number
             passed |= {} if upto is None else {group: upto}
+    if not records and sum(tasks.values()) >= limit:
+        return Pruned(tasks, more=True, reached=passed)
     minutes = 0 if statistics is None else await prune_records(tx, "minute", statistics, limit)
     runners = 0 if statistics is None else await prune_records(tx, "lost_runner", statistics, limit)
     keys = await forget_expired(tx, limit)
@@ -455,7 +459,8 @@ async def enforce(
     while pruned.more:
         try:
             out = refused.union(without())
-            pruned = await database.write(prune, retention, CHUNK, spared, statistics, out, reached)
+            records = pruned is CONTINUE  # with the first and the last tasks alone: they take as long
+            pruned = await database.write(prune, retention, CHUNK, spared, statistics, out, reached, records)
         except StoreError as error:
             if row_fault(error) is None:
                 raise

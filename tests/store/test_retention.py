@@ -13,6 +13,7 @@ from runner.operations.terminate import terminate
 from runner.policy.retention import Retention
 from runner.settings.loading import load
 from runner.settings.queue_retention import parse_queue_retention, require_different_queues
+from runner.store import retention
 from runner.store.retention import Pruned, enforce, prune
 from runner.store.submit import submit_with_result
 from tests.store.rows import add_attempt, add_live, add_past, ahead, history_row
@@ -76,6 +77,21 @@ async def test_rows_are_deleted_in_small_chunks_to_the_end(database: Database) -
             break
     assert rounds == [3, 3, 1]
     assert await number_of(database, "history") == 0
+
+
+async def test_other_records_are_deleted_with_the_first_and_the_last_tasks(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "CHUNK", 2)
+    for id in range(1, 6):
+        await add_past(database, id, finished_at=days_ago(200))
+    async with database.writing() as tx:
+        for runner_id in range(1, 4):
+            values = {"queue": "q", "handler": "h", "runner_id": runner_id, "minute": days_ago(31)}
+            await tx.execute(sa.insert(tx.tables.minute).values(**values))
+    rounds = [pruned async for pruned in enforce(database, KEEPING, statistics=30 * DAY)]
+    assert [sum(pruned.tasks.values()) for pruned in rounds if pruned.tasks] == [2, 2, 1]
+    assert [pruned.minutes for pruned in rounds if pruned.tasks] == [2, 0, 1]
 
 
 async def test_statistics_have_a_retention_of_their_own(database: Database) -> None:
