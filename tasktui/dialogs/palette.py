@@ -1,6 +1,6 @@
-"""PaletteScreen: a list of everything that the current screen can do, which typing narrows."""
+"""PaletteScreen: a list of the actions of a screen, all screens, saved views and commands, which typing narrows."""
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from inspect import isawaitable
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
@@ -9,7 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.fuzzy import Matcher
+from textual.events import Mount
 from textual.widgets import Input
 
 from tasktui.actions.actions import ACTIONS
@@ -67,30 +67,35 @@ class PaletteScreen(ModalDialog[None]):
         self._table = Table[int](COLUMNS, id="choices")
         self._table.can_focus = False  # Letters are for the input, also after a click.
 
+        self._input = CompletionInput(lambda _: None, "▸", "an action, a screen, a view or a command", id="search")
+        self._shown: str | None = None
+
     def compose(self) -> ComposeResult:
         """Build the input above the entries."""
         yield Heading()
         with Vertical(classes="dialog") as dialog:
             dialog.border_subtitle = "enter runs it, escape closes"
-            yield CompletionInput(lambda _: None, "▸", "an action, a screen, a view or a command", id="search")
+            yield self._input
             yield self._table
 
-    def on_mount(self) -> None:
-        """List all entries."""
-        self._show("")
-
+    @on(Mount)
     @on(Input.Changed)
-    def _search(self, event: Input.Changed) -> None:
-        self._show(event.value)
+    def _follow(self) -> None:
+        """List the entries that match the input; keys in a burst come before its message."""
+        if self._input.value != self._shown:
+            self._shown = self._input.value
+            self._show(self._shown)
 
     def _show(self, text: str) -> None:
-        """List the entries that match a text, the best one first; all without one."""
-        places: Sequence[int] = range(len(self._choices))
-        if text:  # The matcher needs a letter.
-            matcher = Matcher(text)
-            scores = [matcher.match(f"{choice.title} {choice.help}") for choice in self._choices]
-            places = sorted((place for place in places if scores[place]), key=scores.__getitem__, reverse=True)
-        self._table.show(places, self._row)
+        """List the entries with all words of a text: first those whose title begins with it, then those with a word."""
+        text, places = text.strip().lower(), range(len(self._choices))
+        words, titles = text.split(), [choice.title.lower() for choice in self._choices]
+        whole = [f"{choice.title} {choice.help}".lower() for choice in self._choices]
+        matching = [place for place in places if all(word in whole[place] for word in words)]
+        if text:
+            in_title = [any(word in title for word in words) for title in titles]
+            matching.sort(key=lambda place: (not titles[place].startswith(text), not in_title[place]))
+        self._table.show(matching, self._row)
         self._table.action_first()
 
     def _row(self, place: int) -> RenderedRow:
@@ -99,18 +104,28 @@ class PaletteScreen(ModalDialog[None]):
 
     def action_move(self, by: int) -> None:
         """Move in the list."""
+        self._follow()
         self._table.action_move(by)
 
     def action_page(self, direction: int) -> None:
         """Move in the list by a screenful."""
+        self._follow()
         self._table.action_page(direction)
 
-    @on(Table.Selected)
     async def action_run(self) -> None:
         """Close the palette, and run the entry under the cursor before the next key."""
-        if self._table.cursor is not None and self in self.app.screen_stack:
+        self._follow()
+        if self._table.cursor is not None:
+            await self._run(self._table.cursor)
+
+    @on(Table.Selected)
+    async def _run_clicked(self, event: Table.Selected) -> None:
+        await self._run(event.key)
+
+    async def _run(self, place: int) -> None:
+        if self in self.app.screen_stack:
             self.dismiss(None)
-            result = self._choices[self._table.cursor].run()
+            result = self._choices[place].run()
             if isawaitable(result):
                 await result
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 from textual.binding import Binding
+from textual.events import Key
 from textual.screen import Screen
 from textual.widgets import Input
 
@@ -175,6 +176,16 @@ def test_a_letter_that_no_screen_has_leads_to_the_help() -> None:
 async def test_a_burst_of_keys_moves_in_the_palette_and_runs_its_entry(watch: Watch) -> None:
     async with watch("tasks") as operator:
         await operator.pilot.press("ctrl+p", "pagedown", "end", *"audit go", "up", "down", "up", "enter")
+        await operator.until(lambda: operator.screen.title == "Audit")
+
+
+@ON_ONE_DATABASE
+async def test_enter_in_a_burst_runs_the_entry_that_its_letters_find(watch: Watch) -> None:
+    async with watch("tasks") as operator:
+        await operator.press("ctrl+p")
+        for letter in "audit":
+            operator.console.post_message(Key(letter, letter))
+        operator.console.post_message(Key("enter", "\r"))
         await operator.until(lambda: operator.screen.title == "Audit")
 
 

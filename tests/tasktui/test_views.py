@@ -103,7 +103,7 @@ async def test_the_palette_offers_actions_screens_commands_and_views(database: D
         await operator.press(*"audit")
         await operator.sees("▌ Audit ")
         await operator.press("enter")
-        await operator.sees("retry      task")
+        await operator.sees("retry     task 1")
         await operator.press("ctrl+p")
         await operator.press(*":pause")
         await operator.sees(":pause QUEUE [TIME] [REASON]")
