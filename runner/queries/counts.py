@@ -233,7 +233,7 @@ async def named_counts(
         flows(tx, only=names),
         registry_entries(tx, tx.tables.queue, names),
     )
-    names = [name for name in names if name in known or name in hour]
+    names = [name for name in names if name in known or name in hour or name in registry]
     found = QueueSurvey(frozenset(names), heads, in_hand, blocked, dead_counts, minute, hour, registry)
     return await _counted(tx, found, depth)
 

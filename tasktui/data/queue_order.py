@@ -59,7 +59,7 @@ def matcher(text: str) -> Callable[[QueueCounts], bool]:
 
 def names_of(text: str) -> list[str]:
     """The words of a filter that ask for names, in order; negated ones are left out."""
-    words = [word for word in text.split() if word[0] not in "-!" and word.lower() not in WORDS]
+    words = [word for word in text.split() if word[0] not in "-!" and word.lower() not in WORDS and word.isprintable()]
     return [word for word in words if not _COMPARED.fullmatch(word.lower())]
 
 

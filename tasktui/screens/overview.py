@@ -163,7 +163,7 @@ class OverviewScreen(LiveScreen):
         self._complete = False
         self._counted = False
         self._span = 0
-        self._named_cache = TtlCache[Sequence[QueueCounts]](DEEP_EVERY)
+        self._named_cache = TtlCache[Sequence[QueueCounts]](DEEP_EVERY, share=10)
         self._backlog_cache = TtlCache[Mapping[str, WaitingCounts]](DEEP_EVERY)
         self._trouble_cache = TtlCache[Diagnoses](TROUBLE_EVERY)
         self._slow_cache = TtlCache["Background"](TROUBLE_EVERY)
@@ -192,27 +192,26 @@ class OverviewScreen(LiveScreen):
         if last is None:  # Show the first data early. The expensive queries run in the second read, which follows.
             self._last = await self.session.read(read_overview)
             return self._last
-        text = self._filter.text
+        named = self._filter.names if last.hides_queues else []
         (now, dead), rest = await asyncio.gather(
             self.session.read(_read_now, last, partial(self._dead_cache.get, None, distance=self.session.distance)),
-            self.session.read(self._read_rest, last),
+            self.session.read(self._read_rest, last, named),
         )
         rest = rest._replace(slow=replace(rest.slow, dead=dead))
         self._last, self._slow, self._silences, self._recovery = now, rest.slow, rest.silences, rest.recovery
-        self._filter.named = rest.named if text == self._filter.text else None
+        self._filter.named = rest.named if named == self._filter.names else None
         queues = now.queues if rest.backlog is None else deepened(now.queues, rest.backlog)
         self._counted = rest.backlog is not None or not any(queue.is_capped for queue in queues)
         return replace(now, queues=queues, diagnoses=rest.diagnoses, waits=rest.waits, flows=rest.flows)
 
-    async def _read_rest(self, tx: Transaction, last: Overview) -> "OverviewRest":
-        """Run the expensive queries, about the problems of the last overview."""
+    async def _read_rest(self, tx: Transaction, last: Overview, named: Sequence[str]) -> "OverviewRest":
+        """Run the expensive queries, about the problems of the last overview and the queues that a filter names."""
         from tasktui.data.background import read_background  # not needed for the first data
 
         behind = tuple(queue.queue for queue in last.queues if queue.falls_behind)
         failing = tuple(last.failing)
         wide, is_capped = self.size.width >= WIDE, any(queue.is_capped for queue in last.queues)
         names = tuple(sorted(queue.queue for queue in sorted_queues(last)[:MOST_WAITS]))
-        named = self._filter.names if last.hides_queues else []
         ask = partial(diagnoses, tx, behind, failing)
         find = partial(named_counts, tx, name_matcher(named), named)
         plots = tx.gather(
