@@ -17,6 +17,8 @@ from typing import Any, Self, cast
 
 import psycopg
 
+from runner.db.file_connection import FileConnection
+
 FILE = "CHAOS_CLOCK"
 """The environment variable that names the file with the shift of the runners' clocks."""
 
@@ -125,7 +127,7 @@ def shift_sqlite(shift: Callable[[], float]) -> None:
         ((result,),) = plain.execute(f"SELECT {name}({', '.join('?' * len(values))})", values)
         return result
 
-    class ShiftedConnection(sqlite3.Connection):
+    class ShiftedConnection(FileConnection):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
             self._plain = connect(":memory:", check_same_thread=False)
@@ -137,6 +139,6 @@ def shift_sqlite(shift: Callable[[], float]) -> None:
             self._plain.close()
 
     def connect_shifted(*arguments: Any, **options: Any) -> sqlite3.Connection:
-        return connect(*arguments, factory=ShiftedConnection, **options)
+        return cast("ShiftedConnection", connect(*arguments, **options | {"factory": ShiftedConnection}))
 
     sqlite3.connect = sqlite3.dbapi2.connect = connect_shifted  # type: ignore[assignment]
