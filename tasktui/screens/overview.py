@@ -354,6 +354,8 @@ class OverviewScreen(LiveScreen):
         if isinstance(event, QueueFilter.Applied):
             self.set_focus(self.query_one("#queues"))
             self.redraw()
+            if self._last is not None and self._last.hides_queues and self._filter.names:
+                self.action_reload()
         elif (head := event.title.lower().partition("/")[0]) in ORDERS:
             self._filter.choose(head)
 
