@@ -242,7 +242,7 @@ class Console(KeyBuffer):
         if isinstance(self.screen, LiveScreen):
             from tasktui.dialogs.attention import AttentionScreen
 
-            AttentionScreen(self.session).open(self, partial(_open_alert, self))
+            AttentionScreen(self.session).open(self, partial(_open_alert, self, self.screen))
 
     def action_capacity(self) -> None:
         """Show the capacity of the runners, and when each queue is drained."""
@@ -406,20 +406,24 @@ async def _write_incident(screen: LiveScreen, times: Sequence[str]) -> None:
     screen.post_message(Notice(f"Wrote {await write_incident(screen.session, times)}"))
 
 
-def _open_alert(console: Console, choice: "AttentionChoice | None") -> None:
-    """Go to the screen of an alert, or explain the tasks of its queue or handler."""
+def _open_alert(console: Console, screen: LiveScreen, choice: "AttentionChoice | None") -> None:
+    """Go to the screen of an alert, or explain the tasks of its queue or handler.
+
+    Args:
+        screen: the screen below the dialog; a key typed ahead may have opened another dialog in front of it.
+    """
     if choice is None:
         return
     from tasktui.screens.selection import open_why  # not needed for the first data
 
     if choice.action:
-        cast("LiveScreen", console.screen).actions.start_for(choice.action, choice.targets)
+        screen.actions.start_for(choice.action, choice.targets)
         return
     kind, subject = choice.alert.rule.subject, choice.alert.subject
     named = kind in ("queue", "handler") and subject
     tasks = Filter((Term(kind, Operator.EQ, subject),)) if named else Filter()
     if choice.explain:
-        open_why(cast("LiveScreen", console.screen), tasks)
+        open_why(screen, tasks)
         return
     mode = screen_of(choice.alert.rule)
     if mode == "tasks":

@@ -18,6 +18,7 @@ from runner.queries.alerts.rules import alerts
 from runner.queries.breakers import BreakerRow
 from runner.queries.reports import Flow, MinuteFlow
 from tasktui.data.alerts import as_attention, attention, folded, read_alarm
+from tasktui.dialogs.attention import AttentionChoice, AttentionScreen
 from tasktui.widgets.table import Table
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
@@ -107,6 +108,19 @@ async def test_action_keys_act_on_the_subject_of_an_alert(database: Database, wa
         await operator.sees("no live runner takes smtp.send")
         await operator.press("Q")
         await operator.sees("Silence", "handler-unclaimed")
+
+
+@ON_ONE_DATABASE
+async def test_an_action_of_a_dialog_may_follow_the_next_dialog(database: Database, watch: Watch) -> None:
+    await add_live(database, queue="mail", run_at=ahead(-600))
+    async with watch("reports") as operator:
+        await operator.press("exclamation_mark")
+        await operator.sees("▸ ✗ No runner is alive")
+        dialog = operator.screen
+        assert isinstance(dialog, AttentionScreen)
+        dialog.dismiss(AttentionChoice(dialog._selected, action="alerts silence"))
+        operator.console.action_attention()  # by a key in the same burst
+        await operator.sees("Silence")
 
 
 @pytest.mark.slow
