@@ -18,7 +18,7 @@ from runner.db import server_encoding
 from runner.db.connector import DEFAULT_CONNECTOR, Connector
 from runner.db.dialects.sqlite import ignore_statistics
 from runner.db.errors import is_locked
-from runner.db.file_connection import KEPT_LOG, FileConnection
+from runner.db.file_connection import CHECKPOINT_PAGES, KEPT_LOG, SUBMIT_CHECKPOINT_PAGES, FileConnection
 from runner.db.file_identity import check_first, file_of, follow_file
 from runner.db.filesystem import create_private
 from runner.errors import DriverMissing, PackageMissing
@@ -43,13 +43,6 @@ every claim and list."""
 CACHE_KIB = 8 * 1024
 """Page cache of a SQLite connection. 2 MiB, the default, reads the same pages repeatedly; 32 MiB save no further reads
 in a drain of 150,000 tasks, and each connection of a runner keeps its cache."""
-
-CHECKPOINT_PAGES = 4_000
-"""Size in pages at which the write of a runner checkpoints SQLite's write-ahead log."""
-
-SUBMIT_CHECKPOINT_PAGES = 1_000
-"""The same for a submit, and SQLite's default. A sync takes twice as long while the log grows: a submit of 3 pages
-leaves that phase after 300 submits, not after 1,200."""
 
 BUSY_SECONDS = 10.0
 """Seconds that a SQLite connection waits for the write of another process; then its transaction is not retried."""

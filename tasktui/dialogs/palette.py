@@ -66,7 +66,6 @@ class PaletteScreen(ModalDialog[None]):
         self._choices = list(_choices(console, screen))
         self._table = Table[int](COLUMNS, id="choices")
         self._table.can_focus = False  # Letters are for the input, also after a click.
-
         self._input = CompletionInput(lambda _: None, "▸", "an action, a screen, a view or a command", id="search")
         self._shown: str | None = None
 
