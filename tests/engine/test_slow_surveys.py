@@ -116,6 +116,21 @@ async def test_claims_under_a_limit_continue_from_their_old_position(
     assert done == {"work": 4, "other": 1}
 
 
+async def test_turns_of_tenants_move_no_position(
+    harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "LAG", 0.0)
+    await harness.database.write(set_limits, WORK, LimitEdit({"per-tenant": "5"}, new=True), ANA)
+    async with harness.running(poll_interval="1h") as runner:
+        await has_a_known_lane(harness, runner)
+        for _ in range(3):
+            await harness.wait_for(await harness.submit("work", tenant="acme"))
+        # A survey beside the claims may have noted the first task of the lane.
+        known = runner.claimer.lanes.passed(runner.claimer.lanes.lately)
+        assert all(position.id == lanes.FIRST_ID for position in known.values())
+    assert done == {"work": 4}
+
+
 async def test_a_slow_renewal_does_not_make_surveys_quick(harness: Harness, done: Counter[str]) -> None:
     async with harness.running() as runner:
         await until(lambda: runner.lease.answer_time() < inf)

@@ -105,3 +105,14 @@ def test_a_survey_starts_over() -> None:
     lanes.survey([Head(LOW, "6", -1.0, False), Head(HIGH, "7", 4.0, False)])
     assert lanes.positions == {LOW: START}
     assert lanes.next_due == 4.0
+
+
+def test_a_survey_lets_limited_claims_start_over() -> None:
+    lanes = surveyed((LOW, -5.0))
+    limited, plain = Head(HIGH, "1", -9.0, False, None, True), Head(LOW, "1", -5.0, False)
+    lanes.survey([limited, plain])
+    for at in (0.0, 2 * LAG):
+        lanes.advance({HIGH: LanePosition("5", 5), LOW: LanePosition("5", 5)}, at)
+    assert lanes.passed([HIGH, LOW]) == {HIGH: LanePosition("5", 5), LOW: LanePosition("5", 5)}
+    lanes.survey([limited, plain])
+    assert lanes.passed([HIGH, LOW]) == {LOW: LanePosition("5", 5)}
