@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -41,19 +41,13 @@ async def copy_checkpoint(
     Returns:
         The entry for the audit; None if the task is skipped.
     """
-    table = tx.tables.checkpoint
-    statement = sa.select(table.c.number).where(table.c.task_id == task.id).order_by(table.c.number)
-    numbers = [row.number for row in await tx.rows(statement)]
-    if number not in numbers:
-        numbers_text = ", ".join(map(str, numbers)) or "none"
-        result.skipped.append(Skipped(task.id, f"it has no checkpoint {number}; its checkpoints: {numbers_text}"))
-        return None
-    last = numbers[-1]
-    if last_known not in (None, last):
-        result.skipped.append(Skipped(task.id, f"it has stored checkpoint {last} since"))
-        return None
-    if number == last:
-        result.skipped.append(Skipped(task.id, f"checkpoint {number} is its last one already"))
+    table, numbers = tx.tables.checkpoint, await checkpoint_numbers(tx, task.id)
+    last = numbers[-1] if numbers else 0
+    why = checkpoint_objection(numbers, number)
+    if number in numbers and last_known not in (None, last):
+        why = f"it has stored checkpoint {last} since"
+    if why is not None:
+        result.skipped.append(Skipped(task.id, why))
         return None
     copied = sa.select(table.c.task_id, sa.literal(last + 1), table.c.fence, table.c.attempt, table.c.state)
     copied = copied.where(table.c.task_id == task.id, table.c.number == number)
@@ -62,6 +56,20 @@ async def copy_checkpoint(
         await change(tx, [task.id])
     result.changed.append(task.id)
     return AuditEntry("rewind", {"checkpoint": last}, {"checkpoint": last + 1, "copy_of": number}, task.id)
+
+
+async def checkpoint_numbers(tx: Transaction, id: int) -> list[int]:
+    """Read the numbers of the checkpoints of a task, the oldest first."""
+    table = tx.tables.checkpoint
+    statement = sa.select(table.c.number).where(table.c.task_id == id).order_by(table.c.number)
+    return [row.number for row in await tx.rows(statement)]
+
+
+def checkpoint_objection(numbers: Sequence[int], number: int) -> str | None:
+    """The reason why a task with some checkpoints cannot return to one; None if it can."""
+    if number not in numbers:
+        return f"it has no checkpoint {number}; its checkpoints: {', '.join(map(str, numbers)) or 'none'}"
+    return f"checkpoint {number} is its last one already" if number == numbers[-1] else None
 
 
 FORGET = "forget_steps"
@@ -83,16 +91,11 @@ async def forget_steps(tx: Transaction, targets: Iterable[Target], name: str, by
     entries: list[AuditEntry] = []
     table = tx.tables.step
     for task in tasks:
-        own = table.c.task_id == task.id
-        rows = await tx.rows(sa.select(table.c.name, table.c.number, table.c.at).where(own))
-        first = next((row for row in rows if row.name == name), None)
-        if first is None:
+        later = steps_from(await step_places(tx, task.id), name)
+        if not later:
             result.skipped.append(Skipped(task.id, f"it has no step {name}"))
             continue
-        numbered = [row.number for row in (first, *rows) if row.number is not None and row.at >= first.at]
-        least = first.number if first.number is not None else min(numbered, default=None)
-        later = [row.name for row in rows if _is_later(row, first.at, least)]
-        gone = own & tx.dialect.one_of(table.c.name, later)
+        gone = (table.c.task_id == task.id) & tx.dialect.one_of(table.c.name, later)
         await write_rows(tx, sa.delete(table).where(gone).returning(table.c.name), len(later))
         await _forget_children(tx, task, later)
         if not task.state.final:
@@ -113,6 +116,36 @@ async def _forget_children(tx: Transaction, task: LockedTask, steps: Sequence[st
         await unblock_dependents(tx, {task.id: waited_for})
 
 
-def _is_later(row: Any, at: datetime, number: int | None) -> bool:
+class StepPlace(NamedTuple):
+    """The place of a step among the others of its task.
+
+    Args:
+        number: position among the steps of the handler, from 1; None for one of another asyncio task or thread.
+        at: when it was written last.
+    """
+
+    name: str
+    number: int | None
+    at: datetime
+
+
+async def step_places(tx: Transaction, id: int) -> list[StepPlace]:
+    """Read the places of the steps of a task, the oldest first."""
+    step = tx.tables.step.c
+    statement = sa.select(step.name, step.number, step.at).where(step.task_id == id).order_by(step.at, step.number)
+    return [StepPlace(*row) for row in await tx.rows(statement)]
+
+
+def steps_from(places: Sequence[StepPlace], name: str) -> list[str]:
+    """The names of a step and of those that were written after it; empty if there is no such step."""
+    first = next((place for place in places if place.name == name), None)
+    if first is None:
+        return []
+    numbered = [place.number for place in (first, *places) if place.number is not None and place.at >= first.at]
+    least = first.number if first.number is not None else min(numbered, default=None)
+    return [place.name for place in places if _is_later(place, first.at, least)]
+
+
+def _is_later(place: StepPlace, at: datetime, number: int | None) -> bool:
     """True for a step from a position on; for one without a position, from a time on."""
-    return bool(row.at >= at) if row.number is None or number is None else bool(row.number >= number)
+    return place.at >= at if place.number is None or number is None else place.number >= number

@@ -81,17 +81,24 @@ def signal_options(answer: str) -> Sequence[object]:
 
 
 def rewind(by: Actor, answer: str) -> "Operation":
-    """Build a rewind to a checkpoint."""
+    """Build a rewind to a checkpoint or to a step."""
+    from runner.operations.rewind import forget_steps
     from runner.operations.rewind import rewind as apply_rewind
 
-    if not (answer.isdecimal() and len(answer) < MOST_DIGITS):
-        raise InvalidInput(why=f"{answer[:30]!r} is not the number of a checkpoint; the task screen lists them")
-    return partial(apply_rewind, number=int(answer), by=by)
+    number = checkpoint_number(answer)
+    if number is None:
+        return partial(forget_steps, name=answer, by=by)
+    return partial(apply_rewind, number=number, by=by)
 
 
 def rewind_options(answer: str) -> Sequence[object]:
     """The options of a rewind."""
-    return ("--to", answer)
+    return ("--step" if checkpoint_number(answer) is None else "--to", answer)
+
+
+def checkpoint_number(answer: str) -> int | None:
+    """The number of a checkpoint; None if the text is the name of a step."""
+    return int(answer) if answer.isdecimal() and len(answer) < MOST_DIGITS else None
 
 
 def _dependency_id(answer: str) -> int | None:
@@ -147,8 +154,8 @@ ACTIONS = {
             "rewind",
             "W",
             "Rewind",
-            ActionTarget.TASKS,
-            "To checkpoint",
+            ActionTarget.TASK,
+            "Continue from",
             "1",
             required=True,
             in_footer=False,

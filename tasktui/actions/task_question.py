@@ -12,6 +12,7 @@ from runner.model.duration import parse_duration
 from runner.operations.targets import BLOCKED
 from runner.queries.counting import Count
 from runner.queries.task.steps import awaited_signals
+from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from tasktui.actions.action import ALL, CANARY, Action, Confirmation, Targets, TaskScope
 from tasktui.actions.as_command import plan_words
@@ -32,11 +33,16 @@ def ask_about_tasks(action: Action, session: Session, targets: Targets) -> Dialo
         return Notice(targets.missing(), bad=True)
     planned = replace(plan(action, tasks), obstacles=targets.remarks())
     if not planned.eligible.number and len(tasks) == 1:
-        (why,) = planned.skipped
-        return Notice(f"{action.label}: task {tasks[0].id} ({line(tasks[0].handler)}): {_with_key(why)}", bad=True)
+        return refusal(planned, tasks[0])
     if action.verb == "retry_now" and planned.eligible.number:
         return _ask_with_obstacles(planned, session)
     return _ask_for_signal(planned, session) if action.verb == "signal" else question(planned, session)
+
+
+def refusal(planned: ActionPlan, task: TaskRow) -> Notice:
+    """The reason why an action does not apply to the only task of its plan."""
+    (why,) = planned.skipped
+    return Notice(f"{planned.action.label}: task {task.id} ({line(task.handler)}): {_with_key(why)}", bad=True)
 
 
 async def _ask_for_signal(planned: ActionPlan, session: Session) -> Dialog:

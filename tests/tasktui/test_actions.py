@@ -472,19 +472,30 @@ async def test_a_task_is_rewound_and_a_running_one_is_asked_for_its_stack(databa
     runner = await add_runner(database)
     id = await add_live(database)
     running = await add_live(database, state=State.RUNNING.value, runner_id=runner, attempt=1)
-    table = database.tables.checkpoint
-    rows = [{"task_id": id, "number": n, "fence": 1, "attempt": 1, "state": f"{n}"} for n in (1, 2)]
+    other = await add_live(database)
     async with database.writing() as tx:
-        await tx.execute(sa.insert(table), rows)
+        for number in (1, 2, 3):
+            row = {"task_id": id, "number": number, "fence": 1, "attempt": 1, "state": f"{number}"}
+            await tx.execute(sa.insert(tx.tables.checkpoint).values(row))
+    async with watch("tasks", filter_text=f"id:{id},{other}") as operator:
+        await operator.sees("○ ready")
+        await operator.press("*", "W")
+        await operator.sees_notice("Rewind applies to one task")
+        await operator.press("\\", "home", "W")
+        await operator.sees_notice(f"Rewind: task {other} (h) has neither a checkpoint nor a step")
     async with watch("tasks", filter_text=f"id:{id}") as operator:
         await operator.sees("○ ready")
         await operator.press("V")
         await operator.sees_notice(f"Stack: task {id} is ready, not running")
         await operator.press("W")
-        await operator.until(lambda: isinstance(operator.screen, ConfirmScreen) and operator.screen.focused)
+        await operator.sees("Rewind 1 task?", "✓ continues from checkpoint 2")
+        operator.screen.query_one("#answer").value = "3"
+        await operator.sees("✗ checkpoint 3 is its last one already")
+        operator.screen.query_one("#answer").value = "7"
+        await operator.sees("✗ it has 1, 2, 3")
         operator.screen.query_one("#answer").value = "1"
         await confirm(operator)
-        await operator.sees_notice("1 changed")
+        await operator.sees_notice("1 changed; 8 Z undoes")
     assert [(entry.verb, entry.task_id) for entry in await audited(database)] == [("rewind", id)]
     async with watch("tasks", filter_text=f"id:{running}") as operator:
         await operator.sees("running")

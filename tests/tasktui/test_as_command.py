@@ -245,7 +245,7 @@ async def test_a_copied_command_line_does_the_same(database: Database, watch: Wa
         assert await value("queue", "paused_why", "mail") == "relay is down"
         await operator.press("1")
         await operator.sees("mail")
-        await does(operator, "M", answer="concurrency=3 rate=100/min", reason="relay limits us")
+        await does(operator, "M", **{"answer-concurrency": "3", "answer-rate": "100/min"}, reason="relay limits us")
         assert await value("queue", "max_running", "mail") == 3
         await operator.sees("0/3")
         await latest(operator, 13)

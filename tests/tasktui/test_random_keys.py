@@ -225,6 +225,8 @@ async def answer(operator: Operator, database: Database, chance: random.Random, 
         named = replace(named, partial=True, before=await rows_of(database))
     console.notices = []
     screen.action_save() if isinstance(screen, EditScreen) else screen.action_submit()
+    assert await until(lambda: not works(console, "compare", "save"), 30.0)
+    await operator.pilot._wait_for_screen()
     await until(lambda: console.notices or console.databases.front.work)
     await until(lambda: console.databases.front.work is None, LOCKED if confirmation.canary else 30.0)
     is_open = operator.screen is screen  # It asks for an answer that is required, and changes nothing.
@@ -276,8 +278,12 @@ async def idle(operator: Operator) -> None:
     console = operator.console
     if console.databases.front.work is not None:
         console.databases.front.work.stop()
-    workers = console.workers
-    assert await until(lambda: all(work.is_finished for work in workers if work.group in ("act", "save")), 30.0)
+    assert await until(lambda: not works(console, "act", "save"), 30.0)
+
+
+def works(console: Console, *groups: str) -> bool:
+    """True if a worker of some groups has not finished."""
+    return any(work.group in groups and not work.is_finished for work in console.workers)
 
 
 async def until(condition: Callable[[], object], seconds: float = 3.0) -> bool:

@@ -10,7 +10,7 @@ from runner.model.task import State
 from tests.store.rows import add_live, add_past, ahead
 from tests.store.table import put
 from tests.tasktui.conftest import Watch
-from tests.tasktui.test_actions import confirm
+from tests.tasktui.test_actions import audited, confirm
 
 
 async def waiting(database: Database) -> int:
@@ -56,6 +56,28 @@ async def test_a_signal_is_sent_on_the_task_screen(database: Database, watch: Wa
         (signal,) = await tx.rows(sa.select(tx.tables.signal).where(tx.tables.signal.c.name == "approved"))
         (row,) = await tx.rows(sa.select(tx.tables.task.c.run_at <= db_now()).where(tx.tables.task.c.id == task))
     assert (signal.task_id, signal.payload, row[0]) == (task, '{"by": "ana"}', True)
+
+
+async def test_a_rewind_counts_the_steps_that_run_again(database: Database, watch: Watch) -> None:
+    task = await waiting(database)
+    async with database.writing() as tx:
+        values = {"task_id": task, "name": "reserve", "kind": "function", "number": 1, "fence": 1, "attempt": 1}
+        await tx.execute(sa.insert(tx.tables.step).values(**values, at=db_later(db_now(), -60)))
+    async with watch("task", task_id=task) as operator:
+        await operator.press("W")
+        await operator.sees("Continue from", "! runs 1 step again; no undo")
+        assert operator.screen.query_one("#answer").value == "approved"
+        operator.screen.query_one("#answer").value = "ship"
+        await operator.sees("✗ it has no such step")
+        operator.screen.query_one("#answer").value = "reserve"
+        await operator.sees("! runs 3 steps again; no undo")
+        await confirm(operator, reason="wrong warehouse")
+        await operator.sees_notice("Rewind: 1 changed")
+        assert "undoes" not in operator.text
+    (entry,) = await audited(database)
+    async with database.reading() as tx:
+        assert not await tx.rows(sa.select(tx.tables.step.c.name))
+    assert (entry.verb, entry.reason, entry.task_id) == ("forget_steps", "wrong warehouse", task)
 
 
 async def test_the_reason_of_a_wait_that_has_ended_is_no_error(database: Database, watch: Watch) -> None:

@@ -1,0 +1,89 @@
+"""The question about the checkpoint or the step from which a task continues."""
+
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from runner.db.transaction import Transaction
+from runner.operations.rewind import StepPlace, checkpoint_numbers, checkpoint_objection, step_places, steps_from
+from runner.text.sanitize import count_noun
+from tasktui.actions.action import Action, Confirmation, Targets
+from tasktui.actions.actions import checkpoint_number
+from tasktui.actions.plan import ActionPlan, plan
+from tasktui.actions.question import Dialog, Question, result_notice
+from tasktui.actions.task_question import question, refusal
+from tasktui.messages import Notice
+from tasktui.render.render import line
+from tasktui.render.rows import Part
+from tasktui.session.session import Session
+
+MOST_NUMBERS = 5
+"""Numbers of checkpoints beside an input: the last ones."""
+
+
+class Places(NamedTuple):
+    """The places from which a task can continue, the oldest first.
+
+    Args:
+        checkpoints: the numbers of its checkpoints.
+    """
+
+    checkpoints: Sequence[int]
+    steps: Sequence[StepPlace]
+
+    @property
+    def default(self) -> str | None:
+        """The checkpoint before the last one, or the last step; None without both."""
+        if len(self.checkpoints) > 1:
+            return str(self.checkpoints[-2])
+        return line(self.steps[-1].name) if self.steps else None
+
+    def meaning(self, typed: str) -> Part:
+        """The effect of a rewind to a place, or the reason why it is impossible, and its role."""
+        number = checkpoint_number(typed.strip())
+        if number is not None:
+            why = checkpoint_objection(self.checkpoints, number)
+            if number not in self.checkpoints:
+                why = f"it has {', '.join(map(str, self.checkpoints[-MOST_NUMBERS:])) or 'no checkpoint'}"
+            return (f"✗ {why}", "dead") if why else (f"✓ continues from checkpoint {number}", "muted")
+        again = len(steps_from(self.steps, typed.strip()))
+        if not again:
+            return f"✗ it has {'no such' if self.steps else 'no'} step", "dead"
+        return f"! runs {count_noun(again, 'step')} again; no undo", "retrying"
+
+
+def ask(action: Action, session: Session, targets: Targets) -> Dialog | Coroutine[Any, Any, Dialog] | None:
+    """Ask for the place from which the selected task continues."""
+    task = targets.task()
+    if task is None or targets.task_filter() is not None:
+        return None
+    planned = plan(action, [task])
+    if not planned.eligible.number:
+        return refusal(planned, task)
+    return _ask(planned, session)
+
+
+async def _ask(planned: ActionPlan, session: Session) -> Dialog:
+    (task,) = planned.samples
+    places = await session.read(_places, task.id)
+    if places.default is None:
+        why = "one checkpoint and no step" if places.checkpoints else "neither a checkpoint nor a step"
+        return Notice(f"{planned.action.label}: task {task.id} ({line(task.handler)}) has {why}", bad=True)
+    planned = replace(planned, action=replace(planned.action, default=places.default))
+    asked = question(planned, session)
+    if isinstance(asked, Question):
+        asked = replace(asked, change=partial(_rewind, session, planned), meaning=places.meaning)
+    return asked
+
+
+async def _places(tx: Transaction, id: int) -> Places:
+    checkpoints, steps = await tx.gather(checkpoint_numbers(tx, id), step_places(tx, id))
+    return Places(checkpoints, steps)
+
+
+async def _rewind(session: Session, planned: ActionPlan, confirmation: Confirmation) -> Notice:
+    answer = confirmation.answer.strip()
+    change = planned.action.operation(session.by(confirmation.reason), answer)
+    result, label = await session.write(change, planned.targets), planned.action.label
+    return result_notice(label, result, "") if checkpoint_number(answer) is None else result_notice(label, result)
