@@ -79,13 +79,11 @@ class ClaimPolicy:
             scope: the other names.
         """
         task = row.c
-        # With few ids the walk is along the primary key: as an expression, the queue is no column of another index.
-        queue = task.queue.concat(sa.literal_column("''")) if "only" in scope.selection else task.queue
         return (
             sa.select(task.id, task.priority, task.retried, task.run_at)
             .where(
                 self.is_due(task, scope),
-                queue == lane.queue,
+                task.queue == lane.queue,
                 task.handler == lane.handler,
                 task.priority == lane.priority,
                 task.hosts == lane.hosts,

@@ -532,8 +532,10 @@ async def test_a_claim_around_stuck_rows_walks_the_index_of_its_lanes(watched: t
                 claimed = await database.write(claim, runner.who, lanes, runner.terms, limit)
             assert {task.id for task in claimed} == {task.id for task in first}
             part = runner.who._replace(selection=TaskSelection(only=listed(ids[3:6])))
-            taken = await database.write(claim, part, lanes, runner.terms, limit)
+            async with looking.seeing() as few:
+                taken = await database.write(claim, part, lanes, runner.terms, limit)
             assert {task.id for task in taken} == (set(ids[3:6]) if lanes is due else set())
+            assert "task_ready" not in few.indexes, few
             assert "task_ready" in cost.indexes & found.indexes, (cost, found)
             assert not (cost.whole | found.whole) & OURS, (cost, found)
             rows[number] += [cost.rows, found.rows]

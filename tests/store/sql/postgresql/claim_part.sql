@@ -63,9 +63,9 @@ WITH
             SELECT due.id AS id, due.priority AS priority, due.retried AS retried, due.run_at AS run_at
             FROM task AS due
             WHERE
-                due.state = 'waiting'
+                (due.state || '') = 'waiting'
                 AND due.run_at <= statement_timestamp()
-                AND (due.queue || '') = lane.queue
+                AND due.queue = lane.queue
                 AND due.handler = lane.handler
                 AND due.priority = lane.priority
                 AND due.hosts = lane.hosts
@@ -155,9 +155,9 @@ WHERE
                     SELECT due.ctid AS ctid
                     FROM task AS due
                     WHERE
-                        due.state = 'waiting'
+                        (due.state || '') = 'waiting'
                         AND due.run_at <= statement_timestamp()
-                        AND (due.queue || '') = lane.queue
+                        AND due.queue = lane.queue
                         AND due.handler = lane.handler
                         AND due.priority = lane.priority
                         AND due.hosts = lane.hosts

@@ -106,9 +106,9 @@ WHERE
             SELECT due.id
             FROM task AS due
             WHERE
-                due.state = 'waiting'
+                (due.state || '') = 'waiting'
                 AND due.run_at <= strftime('%Y-%m-%d %H:%M:%f', 'now')
-                AND (due.queue || '') = lane.queue
+                AND due.queue = lane.queue
                 AND due.handler = lane.handler
                 AND due.priority = lane.priority
                 AND due.hosts = lane.hosts
