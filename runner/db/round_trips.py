@@ -8,6 +8,9 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
+from sqlalchemy.exc import PendingRollbackError
+
+from runner.db.server_watch import answer_within, limit_of_deadline
 
 T = TypeVar("T")
 
@@ -46,6 +49,8 @@ class RoundTrips:
         self._connection = connection
         self._on_answer = on_answer
         self._queue: list[QueuedStatement] = []
+        self.deadline: float | None = None
+        """Maximum seconds of a statement, which the server knows; None for no limit."""
         self.is_sending = False
         """True from the first statement of a round trip until its answer."""
         self._after = ""
@@ -86,7 +91,8 @@ class RoundTrips:
             Their results, in the order of the steps.
 
         Raises:
-            Exception: the error of the first step that failed, after the end of all of them.
+            Exception: the error of the first step that failed, after the end of all of them; not that of a step that
+                found the transaction failed already.
         """
         if not steps:
             return []
@@ -107,9 +113,9 @@ class RoundTrips:
                     await self._send_if_all_wait()
 
         results = await asyncio.gather(*map(run, steps), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        errors = [result for result in results if isinstance(result, BaseException)]
+        if errors:
+            raise next((error for error in errors if not isinstance(error, PendingRollbackError)), errors[0])
         return results
 
     async def once(self, key: object, step: Callable[[], Awaitable[T]]) -> T:
@@ -152,8 +158,10 @@ class RoundTrips:
     async def _send(self, queue: list[QueuedStatement]) -> Exception | None:
         """Send statements in one pipeline, and wait for all answers."""
         self.is_sending = True
+        awaited = sum(each.answer is not None for each in queue)
         try:
-            await self._pipelined(queue)
+            with nullcontext() if self.deadline is None else answer_within(limit_of_deadline(self.deadline, awaited)):
+                await self._pipelined(queue)
         except Exception as error:
             self.is_sending = False
             return error

@@ -111,8 +111,9 @@ class WatchedConnection:
     unanswered = 0.0
     """Start of a statement whose caller was cancelled before the answer, in monotonic seconds; its reader resets it."""
     cancelled = False
-    awaits = ""
-    """The lock that a statement waited for before it was cancelled, with the session that holds it."""
+    awaits: str | None = None
+    """The lock that a statement waited for before it was cancelled, with the session that holds it; None if that is not
+    known."""
     expires = float("inf")
     """Time in monotonic seconds after which the hosts are tried again: no other one accepted changes."""
     inode = 0
@@ -193,7 +194,7 @@ class WatchedConnection:
             self.pgconn.finish()  # the cancel request must not meet another statement
             if state is None:
                 raise NoAnswer(text) from None
-            why = self.awaits or "probably another transaction holds a lock"
+            why = "probably another transaction holds a lock" if self.awaits is None else self.awaits
             raise StatementCancelled(f"{text}; {why}") from None
         if getattr(getattr(error, "diag", None), "context", None):
             raise error  # by a function, with any state
@@ -272,12 +273,14 @@ def _send_cancel(request: Any, seconds: float) -> None:
         request.finish()
 
 
+NO_LOCK = "it waited for no lock"
+
 LOOK_SHARE = 0.6
 """Share of the time for a cancel request in which the lock that the statement waits for is looked up."""
 
 
-def _awaited_lock(host: ServerHost, parameters: dict[str, Any], process: int, seconds: float) -> str:
-    """Look up, over another connection, the lock that a process waits for; empty if it waits for none."""
+def _awaited_lock(host: ServerHost, parameters: dict[str, Any], process: int, seconds: float) -> str | None:
+    """Look up, over another connection, the lock that a process waits for; None if the server has no such process."""
     from runner.db.row_locks import BY_ADDRESS, KEY, WAITS_OF, first_wait  # not needed unless a statement hangs
     from runner.text.stuck_row import lock_text
 
@@ -288,7 +291,8 @@ def _awaited_lock(host: ServerHost, parameters: dict[str, Any], process: int, se
         with connection.transaction():  # a pooler may share the session
             connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(seconds * 1000)}ms",))
             if not (rows := connection.execute(WAITS_OF, (process,)).fetchall()):
-                return ""
+                row = connection.execute(STATE, (process,)).fetchone()  # none behind a pooler
+                return None if row is None else NO_LOCK
             table, address, *_ = rows[0]
             key = ""
             with suppress(psycopg.Error), connection.transaction():
@@ -298,7 +302,7 @@ def _awaited_lock(host: ServerHost, parameters: dict[str, Any], process: int, se
                     row = connection.execute(text, (address,)).fetchone()
                     key = str(row[0]) if row else ""
             lock = first_wait(rows, key)
-            return "" if lock is None else lock_text(lock)
+            return NO_LOCK if lock is None else lock_text(lock)
     finally:
         connection.close()
 

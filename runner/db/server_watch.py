@@ -95,6 +95,20 @@ def answer_within(seconds: float | None) -> Iterator[None]:
             ANSWER_LIMIT.reset(token)
 
 
+ANSWER_MARGIN = 2.0
+"""Seconds after its deadline by which a server must have reported the end of a statement."""
+
+
+def limit_of_deadline(deadline: float, statements: int = 1) -> float:
+    """Return the limit of the answer to a round trip, in seconds.
+
+    Args:
+        deadline: maximum seconds of each statement, which the server knows.
+        statements: the number of statements in the round trip.
+    """
+    return min(max(LONGEST, deadline + ANSWER_MARGIN), statements * deadline + ANSWER_MARGIN)
+
+
 class Watched(Protocol):
     """A connection to a server, as the watch needs it."""
 

@@ -20,7 +20,7 @@ from runner.db.dialects import Dialect
 from runner.db.follow import follow, follow_async
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
-from runner.db.server_watch import answer_within
+from runner.db.server_watch import answer_within, limit_of_deadline
 from runner.db.statement import Prepared, Step, Steps, compiled_for
 from runner.db.types import db_now
 from runner.errors import DatabaseRefused, Stage
@@ -316,9 +316,6 @@ class TransactionStage:
     stage: Stage = "connect"
 
 
-ANSWER_MARGIN = 2.0
-"""Seconds after its deadline by which a server must have reported the end of a statement."""
-
 INTERRUPT_INTERVAL = 0.05
 """Seconds between two interrupts of a SQLite connection whose deadline has passed."""
 
@@ -343,8 +340,9 @@ async def within_deadline(
             f"set_config('{name}', '{int(limit * 1000)}ms', true)" for name, limit in limits if limit is not None
         ]
         sql = f"SELECT {', '.join(settings)}"
-        with nullcontext() if seconds is None else answer_within(seconds + ANSWER_MARGIN):
+        with nullcontext() if seconds is None else answer_within(limit_of_deadline(seconds)):
             if settings and round_trips is not None:
+                round_trips.deadline = seconds
                 round_trips.defer(sql)
             elif settings:
                 await connection.execute(sa.text(sql))

@@ -302,7 +302,7 @@ class DatabaseLocked(DatabaseUnavailable):
 class StatementTimeout(DatabaseUnavailable):
     """
     The server of {url} cancelled a statement: {why}. Nothing was changed. Its view pg_stat_activity lists the open
-    transactions: end the one that holds the lock, and retry.
+    transactions: end the one that holds a lock or has been open for long, and retry.
     """
 
 

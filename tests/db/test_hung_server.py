@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from psycopg.conninfo import conninfo_to_dict
 
-from runner.db import server_connection, server_watch, transaction
+from runner.db import server_connection, server_watch
 from runner.db.connector import Connector
 from runner.db.database import Database
 from runner.db.dialects import DIALECTS
@@ -103,7 +103,7 @@ async def test_each_kind_of_transaction_ends_within_its_limit(
 async def test_a_query_with_a_deadline_ends_soon_after_it(
     server: Server, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction, "ANSWER_MARGIN", 0.2)
+    monkeypatch.setattr(server_watch, "ANSWER_MARGIN", 0.2)
     database = Database.open(url)
 
     async def query() -> None:
@@ -198,6 +198,18 @@ async def test_a_statement_that_waits_for_a_lock_is_cancelled(url: str, monkeypa
             )
         waiting = other.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone()
         assert waiting == (0,)
+    await database.dispose()
+
+
+async def test_a_statement_that_waits_for_no_lock_is_cancelled(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_watch, "CANCEL_AT", 0.05)
+    database = Database.open(url, connector=Connector(AnswerLimits(LOCK_BOUND, LOCK_BOUND, LOCK_BOUND)))
+
+    async def sleep(tx: Transaction) -> None:
+        await tx.execute(sa.text("SELECT pg_sleep(60)"))
+
+    words = "cancelled a statement", "; it waited for no lock", "has been open for long"
+    await ends(database.write(sleep), *words, bound=LOCK_BOUND)
     await database.dispose()
 
 

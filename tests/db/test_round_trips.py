@@ -3,14 +3,16 @@
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
+from runner.db import server_watch
 from runner.db.database import Database
 from runner.db.transaction import Transaction, clock
-from runner.errors import DatabaseRefused
+from runner.errors import DatabaseRefused, DatabaseUnavailable
 from tests.conftest import on_postgresql, on_sqlite
 from tests.postgres.distance import DistantServer
 
@@ -112,6 +114,38 @@ async def test_the_error_of_a_statement_is_that_of_its_transaction(distant: Data
             await tx.gather(chain(tx, 2), failing(tx), chain(tx, 3))
     async with distant.reading() as tx:
         assert await chain(tx, 2) == [0, 1]
+
+
+@on_postgresql
+async def test_each_statement_of_a_round_trip_has_its_own_deadline(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement limits are those of the server; the program waits for all of them."""
+    monkeypatch.setattr(server_watch, "ANSWER_MARGIN", 0.0)
+
+    async def sleep(tx: Transaction) -> int:
+        return int(await tx.scalar(sa.text("SELECT 1 FROM pg_sleep(0.3)")))
+
+    async with database.reading(0.4) as tx:
+        assert await tx.gather(*[sleep(tx) for _ in range(4)]) == (1, 1, 1, 1)
+
+
+@on_postgresql
+async def test_a_lost_statement_is_the_cause_that_the_reader_sees(database: Database) -> None:
+    """SQLAlchemy refuses the statements after it on the same connection."""
+
+    async def end_the_connection(tx: Transaction) -> None:
+        await tx.execute(sa.text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    async def fails_late(tx: Transaction) -> None:
+        with suppress(Exception):
+            await end_the_connection(tx)
+        await value(tx, 1)
+
+    with pytest.raises(DatabaseUnavailable) as failure:
+        async with database.reading() as tx:
+            await tx.gather(fails_late(tx), end_the_connection(tx))
+    assert "rolled back" not in str(failure.value)
 
 
 async def test_steps_after_a_failed_one_are_dropped_without_a_warning(database: Database) -> None:
