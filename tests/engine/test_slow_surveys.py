@@ -13,6 +13,7 @@ from runner.db.database import Database
 from runner.db.server_watch import AnswerLimits
 from runner.db.types import db_later, db_now
 from runner.engine.claiming import survey
+from runner.engine.events import TasksRescued
 from runner.engine.runner import Engine
 from runner.errors import DatabaseUnavailable
 from runner.operations.limit import LimitEdit, set_limits
@@ -82,6 +83,52 @@ async def test_a_submit_of_which_no_claim_takes_a_task_makes_the_survey_early(
         runner.claimer.survey.pace.record(0.0, 0.0)
         await harness.wait_for(await harness.submit("other"))
     assert done == {"work": 1, "other": 1}
+
+
+async def test_a_rescue_makes_the_survey_early(
+    harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanes, "LAG", 0.0)
+    async with harness.running(poll_interval="1h") as runner:
+        await has_a_known_lane(harness, runner)
+        await until(lambda: runner.claimer._beside.is_needed() and runner.claimer._beside._task is None)
+        await harness.wait_for(await harness.submit("work"))
+        await until(lambda: runner.claimer.idle and runner.claimer._beside._task is None)
+        runner.claimer.survey.pace = Pace(every=inf)
+        runner.claimer.survey.pace.record(0.0, 0.0)
+        await harness.change(sa.insert(harness.database.tables.task).values(EARLIER))
+        runner.events.publish(TasksRescued({}))
+        await until(lambda: done["work"] == 3)
+
+
+async def test_a_runner_that_stops_waits_for_the_end_of_its_survey(
+    harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ended = asyncio.Event(), list[bool]()
+
+    async def survey_of_an_hour() -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(3_600)
+        finally:
+            await asyncio.sleep(0)  # a connection handles the cancellation
+            ended.append(True)
+
+    async with harness.running(poll_interval="1h") as runner:
+        await has_a_known_lane(harness, runner)
+        beside = runner.claimer._beside
+        await until(lambda: beside.is_needed() and beside._task is None)
+        monkeypatch.setattr(runner.claimer.survey, "beside", survey_of_an_hour)
+        beside.ask(early=True)
+
+        def has_begun() -> bool:
+            beside.begin_if_due()
+            return begun.is_set()
+
+        await until(has_begun)
+        await runner.claimer.close(60.0)
+        assert ended
+    assert done["work"] == 1
 
 
 async def test_a_survey_beside_the_claims_finds_tasks_before_their_position(

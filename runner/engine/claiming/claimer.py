@@ -147,15 +147,16 @@ class Claimer:
         self.scope.runner_id, self.scope.host = runner_id, host
         self.claimant = Claimant(runner_id, host, payload_limit, self.lanes.order)
 
-    async def scan(self, submitted: bool = False, *, news: bool = True) -> None:
+    async def scan(self, submitted: bool = False, *, news: bool = True, earlier: bool = False) -> None:
         """Claim due tasks until none are due or no slot is free.
 
         Args:
             submitted: True after a submit: claim from the recently due lanes before reading all lanes.
             news: False if only the tasks that it expects can have become due since the last scan.
+            earlier: True if tasks may be due before those that claims have taken: another runner had them.
         """
         self._submitted |= submitted
-        self._beside.is_asked |= news
+        self._beside.ask(news, early=earlier)
         is_running, self.state = self.state.is_running, ScanState.AGAIN
         if is_running:
             return
@@ -232,9 +233,9 @@ class Claimer:
             limit: maximum wait in seconds.
         """
         self.gate = Gate.DRAINING
-        self._beside.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
+                await self._beside.close()
                 await self._scan_done.wait()
 
     @property

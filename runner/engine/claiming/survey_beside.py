@@ -18,7 +18,8 @@ class SurveyBeside:
     """The surveys of a runner while they are slow.
 
     A scan asks for one, because tasks may be due that no claim finds: the pace decides when it begins. It begins
-    earlier after a submit of which no claim took a task, which may be in a lane that no claim knows.
+    earlier after a submit of which no claim took a task, which may be in a lane that no claim knows, and for tasks that
+    another runner had, which may be before the positions of the claims.
 
     Args:
         scope: what scans may take.
@@ -41,9 +42,9 @@ class SurveyBeside:
         """True if the tasks that wait would wait too long for a survey, and no scan of its own needs one first."""
         return self._survey.is_slow(self._answer()) and not self._scope.is_new and not self._scope.is_extended
 
-    def ask(self, *, early: bool = False) -> None:
-        """Ask for a survey that begins after this call: by its pace, or earlier."""
-        self.is_asked, self._is_early = True, self._is_early or early
+    def ask(self, is_needed: bool = True, *, early: bool = False) -> None:
+        """Ask for a survey, if it is needed, that begins after this call: by its pace, or earlier."""
+        self.is_asked, self._is_early = self.is_asked or is_needed, self._is_early or early
 
     def reset(self) -> None:
         """Forget that a survey is due: a scan follows that runs its own."""
@@ -70,10 +71,11 @@ class SurveyBeside:
         pace = self._survey.pace
         return pace.early(now) if self._is_early else pace.remaining(now) if self.is_asked else inf
 
-    def cancel(self) -> None:
-        """Cancel the current survey."""
+    async def close(self) -> None:
+        """Cancel the current survey, and wait for its end."""
         if self._task is not None:
             self._task.cancel()
+            await asyncio.wait((self._task,))
 
     async def _run(self) -> None:
         try:

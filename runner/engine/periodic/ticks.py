@@ -196,7 +196,7 @@ class ScanLoop:
         events.subscribe(TasksSubmitted, self._on_submit)
         events.subscribe(BreakerReviewed, self._on_review)
         for kind in (TasksRescued, TasksUnbound, StrangersReleased, BucketsGained):
-            events.subscribe(kind, self.soon)
+            events.subscribe(kind, lambda _: self.soon(earlier=True))
 
     def ticks(self, scans: list[OwnScan]) -> list[Tick]:
         """Return the periodic scans; none with a `poll_interval` of 0. The first scan is that of `open`."""
@@ -229,10 +229,14 @@ class ScanLoop:
             self._claimer.gate = Gate.OPEN
             self.soon()
 
-    def soon(self, _: object = None) -> None:
-        """Start a scan without waiting for its end."""
+    def soon(self, *, earlier: bool = False) -> None:
+        """Start a scan without waiting for its end.
+
+        Args:
+            earlier: see `Claimer.scan`.
+        """
         if self._claimer.open:
-            self._scan_task = asyncio.ensure_future(self._scan())
+            self._scan_task = asyncio.ensure_future(self._scan(earlier=earlier))
 
     def _on_review(self, event: BreakerReviewed) -> None:
         if event.review.change == "closed":
@@ -251,8 +255,8 @@ class ScanLoop:
         begin()
         await self._scan()
 
-    async def _scan(self, submitted: bool = False) -> None:
-        await self._claimer.scan(submitted)
+    async def _scan(self, submitted: bool = False, *, earlier: bool = False) -> None:
+        await self._claimer.scan(submitted, earlier=earlier)
         due = self._claimer.lanes.next_due
         if due is not None and due < self._period:
             if self._timer is not None:
