@@ -60,10 +60,10 @@ class Background:
     Args:
         times: histograms of the attempts of the last hour by minute.
         results: results of the last ten minutes by runner and handler.
-        p95: 95th percentile of each handler in the last hour, in seconds.
-        failures: the largest failure groups of the last hour; only for a wide screen, as the rest.
+        p95: 95th percentile of each handler in the last hour, in seconds; only for a wide screen.
+        failures: the largest failure groups of the last hour; only for a wide screen.
         trends: attempts of each failure group over the last hour, by fingerprint.
-        slowest: the running tasks that run longest.
+        slowest: the running tasks that run longest; only for a wide screen.
         changes: the latest operations.
         schedules: the next schedules.
         stuck: the blocked tasks that wait for a dead or cancelled task; None without any.
@@ -121,24 +121,25 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
     Args:
         wide: also read the panels of a wide screen.
     """
-    narrow, panels = await tx.gather(_narrow(tx), _panels(tx) if wide else _none())
+    figures, panels = await tx.gather(_figures(tx), _panels(tx) if wide else _none())
     if panels is None:
-        return narrow
-    (p95, groups, counts), slowest, changes, planned = panels
+        return figures
+    (p95, groups, counts), slowest = panels
     return replace(
-        narrow,
-        p95=p95,
-        failures=tuple(groups),
-        trends=counts if groups else {},
-        slowest=tuple(slowest.tasks),
-        changes=tuple(changes),
-        schedules=tuple(planned),
+        figures, p95=p95, failures=tuple(groups), trends=counts if groups else {}, slowest=tuple(slowest.tasks)
     )
 
 
-async def _narrow(tx: Transaction) -> Background:
-    (at, (histograms, results, flows)), stuck = await tx.gather(_times(tx), stuck_tasks(tx))
-    return Background(at, histograms, results, stuck=stuck, flows=flows)
+async def _figures(tx: Transaction) -> Background:
+    (at, (histograms, results, flows)), stuck, changes, planned = await tx.gather(
+        _times(tx),
+        stuck_tasks(tx),
+        change_groups(tx, MOST_CHANGES),
+        schedules(tx, limit=MOST_SCHEDULES),
+    )
+    return Background(
+        at, histograms, results, stuck=stuck, flows=flows, changes=tuple(changes), schedules=tuple(planned)
+    )
 
 
 async def _times(
@@ -164,18 +165,9 @@ async def _none() -> None:
     """A step for panels without room."""
 
 
-async def _panels(
-    tx: Transaction,
-) -> tuple[
-    tuple[dict[str, float], list[Failures], dict[str, list[int]]], TaskPage, list[ChangeGroup], list[ScheduleRow]
-]:
+async def _panels(tx: Transaction) -> tuple[tuple[dict[str, float], list[Failures], dict[str, list[int]]], TaskPage]:
     running = Filter((Term("state", Operator.EQ, str(State.RUNNING)),))
-    return await tx.gather(
-        _failures(tx),
-        page(tx, running, None, MOST_SLOW, LONGEST_FIRST),
-        change_groups(tx, MOST_CHANGES),
-        schedules(tx, limit=MOST_SCHEDULES),
-    )
+    return await tx.gather(_failures(tx), page(tx, running, None, MOST_SLOW, LONGEST_FIRST))
 
 
 async def _failures(tx: Transaction) -> tuple[dict[str, float], list[Failures], dict[str, list[int]]]:

@@ -179,7 +179,21 @@ def _quiet(view: View, width: int) -> list[Row]:
         return [fit([("  reading", "faint")], width)]
     alive = count_noun(len(data.alive), "runner")
     text = f"{alive} alive, no queue falls behind, no task died in 1 h."
-    return [fit([("  ✓ ", "bold succeeded"), ("Nothing. ", "bold strong"), (text, "text")], width)]
+    rows: list[Row] = [fit([("  ✓ ", "bold succeeded"), ("Nothing. ", "bold strong"), (text, "text")], width)]
+    if outlook := _outlook(view.slow, data.at):
+        rows.append(fit([(f"    {outlook}", "muted")], width))
+    return rows
+
+
+def _outlook(slow: "Background", at: datetime) -> str:
+    """The next schedule and the last change in words; empty without both."""
+    due = ((line(each.id, 40), each.next_at) for each in slow.schedules if each.next_at and each.next_at > at)
+    planned = next((f"Next schedule: {name} {formatting.distance(next_at, at)}." for name, next_at in due), "")
+    entries = (change.entry for change in slow.changes if change.entry.verb != "reveal")
+    changed = next(
+        (f"Last change: {line(each.operator, 20)}, {formatting.distance(each.at, at)}." for each in entries), ""
+    )
+    return f"{planned} {changed}".strip()
 
 
 def figures(view: View, width: int) -> list[Row]:

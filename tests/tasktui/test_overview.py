@@ -11,8 +11,10 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.transaction import clock
+from runner.model.schedule import ScheduleSpec
 from runner.model.task import DependsOn, NewTask, State
 from runner.operations.results import Actor, Target
+from runner.operations.schedule import add_schedule
 from runner.operations.unblock import unblock
 from runner.policy.breaker import OpenBreaker
 from runner.queries.alerts.facts import AlertFacts
@@ -40,6 +42,7 @@ from runner.queries.reports import OTHERS, Flow, MinuteFlow
 from runner.queries.runners import HandlerWithoutRunner, RunnerRow
 from runner.settings import Settings
 from runner.store.heartbeat import LoopBlock
+from runner.store.schedules.tick import tick
 from runner.store.submit import submit
 from tasktui.data.alerts import Attention, attention
 from tasktui.data.background import Background
@@ -532,6 +535,24 @@ async def test_an_answer_is_kept_longer_the_longer_it_took() -> None:
         assert await recall.get(None, ask) == first
         now[0] = first + seconds
         assert await recall.get(None, ask) > first
+
+
+@ON_ONE_DATABASE
+async def test_a_quiet_overview_names_the_next_schedule_and_the_last_change(database: Database, watch: Watch) -> None:
+    await add_runner(database)
+    async with watch("overview") as operator:
+        await operator.sees("Nothing.")
+        assert "Next schedule" not in operator.text
+    await database.write(add_schedule, "carts.remind", ScheduleSpec("h", "every 30d"), Actor("ana", "desk"))
+    await database.write(tick)
+    async with watch("overview", NARROW) as operator:
+        await operator.sees("Nothing.", "Next schedule: carts.remind in ", ". Last change: ana, ")
+    await database.write(add_schedule, "mail.digest", ScheduleSpec("h", "every 60d"), Actor("ana", "desk"))
+    await database.write(tick)
+    late = database.tables.schedule.c.id == "carts.remind"  # Its tick has come, and no runner has submitted it yet.
+    await change(database, sa.update(database.tables.schedule).where(late).values(next_at=ahead(-1)))
+    async with watch("overview", NARROW) as operator:
+        await operator.sees("Next schedule: mail.digest in ")
 
 
 @ON_ONE_DATABASE
