@@ -85,15 +85,18 @@ def rewind(by: Actor, answer: str) -> "Operation":
     from runner.operations.rewind import forget_steps
     from runner.operations.rewind import rewind as apply_rewind
 
-    number = checkpoint_number(answer)
-    if number is None:
-        return partial(forget_steps, name=answer, by=by)
-    return partial(apply_rewind, number=number, by=by)
+    name = answer.strip()
+    if not name:
+        raise InvalidInput(why="name a checkpoint or a step; the task screen lists them")
+    number = checkpoint_number(name)
+    return partial(forget_steps, name=name, by=by) if number is None else partial(apply_rewind, number=number, by=by)
 
 
 def rewind_options(answer: str) -> Sequence[object]:
     """The options of a rewind."""
-    return ("--step" if checkpoint_number(answer) is None else "--to", answer)
+    name = answer.strip()
+    option = "--step" if checkpoint_number(name) is None else "--to"
+    return (f"{option}={name}",) if name.startswith("-") else (option, name)
 
 
 def checkpoint_number(answer: str) -> int | None:

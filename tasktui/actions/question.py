@@ -34,6 +34,10 @@ class BulkChange(NamedTuple):
     apply: Callable[[Job], Awaitable[Result]]
 
 
+Change: TypeAlias = Callable[[Confirmation], Coroutine[Any, Any, Notice] | BulkChange]
+"""Returns the change for the answers of the operator."""
+
+
 class Effect(Protocol):
     """Draws the effect of a change."""
 
@@ -90,7 +94,7 @@ class Question:
     about: Sequence[Content]
     count: int
     words: Callable[[Confirmation], Sequence[object]]
-    change: Callable[[Confirmation], Coroutine[Any, Any, Notice] | BulkChange]
+    change: Change
     sql: ConsentSql | None = None
     many: bool = False
     canary: bool = False

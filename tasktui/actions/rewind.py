@@ -6,19 +6,20 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from runner.db.transaction import Transaction
+from runner.operations.results import Result
 from runner.operations.rewind import StepPlace, checkpoint_numbers, checkpoint_objection, step_places, steps_from
 from runner.text.sanitize import count_noun
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.actions import checkpoint_number
 from tasktui.actions.plan import ActionPlan, plan
-from tasktui.actions.question import Dialog, Question, result_notice
+from tasktui.actions.question import BulkChange, Change, Dialog, Question
 from tasktui.actions.task_question import question, refusal
 from tasktui.messages import Notice
 from tasktui.render.render import line
 from tasktui.render.rows import Part
-from tasktui.session.session import Session
+from tasktui.session.session import Job, Session
 
-MOST_NUMBERS = 5
+MOST_NUMBERS = 3
 """Numbers of checkpoints beside an input: the last ones."""
 
 
@@ -33,11 +34,12 @@ class Places(NamedTuple):
     steps: Sequence[StepPlace]
 
     @property
-    def default(self) -> str | None:
-        """The checkpoint before the last one, or the last step; None without both."""
+    def default(self) -> str:
+        """The checkpoint before the last one, or the last step that can be typed; empty without both."""
         if len(self.checkpoints) > 1:
             return str(self.checkpoints[-2])
-        return line(self.steps[-1].name) if self.steps else None
+        names = (each.name for each in reversed(self.steps))
+        return next((name for name in names if line(name).strip() == name and checkpoint_number(name) is None), "")
 
     def meaning(self, typed: str) -> Part:
         """The effect of a rewind to a place, or the reason why it is impossible, and its role."""
@@ -45,7 +47,8 @@ class Places(NamedTuple):
         if number is not None:
             why = checkpoint_objection(self.checkpoints, number)
             if number not in self.checkpoints:
-                why = f"it has {', '.join(map(str, self.checkpoints[-MOST_NUMBERS:])) or 'no checkpoint'}"
+                numbers = ", ".join(map(str, self.checkpoints[-MOST_NUMBERS:]))
+                why = f"no checkpoint {number}" + (f": it has {numbers}" if numbers else "")
             return (f"✗ {why}", "dead") if why else (f"✓ continues from checkpoint {number}", "muted")
         again = len(steps_from(self.steps, typed.strip()))
         if not again:
@@ -67,13 +70,12 @@ def ask(action: Action, session: Session, targets: Targets) -> Dialog | Coroutin
 async def _ask(planned: ActionPlan, session: Session) -> Dialog:
     (task,) = planned.samples
     places = await session.read(_places, task.id)
-    if places.default is None:
+    if len(places.checkpoints) < 2 and not places.steps:
         why = "one checkpoint and no step" if places.checkpoints else "neither a checkpoint nor a step"
         return Notice(f"{planned.action.label}: task {task.id} ({line(task.handler)}) has {why}", bad=True)
-    planned = replace(planned, action=replace(planned.action, default=places.default))
-    asked = question(planned, session)
+    asked = question(replace(planned, action=replace(planned.action, default=places.default)), session)
     if isinstance(asked, Question):
-        asked = replace(asked, change=partial(_rewind, session, planned), meaning=places.meaning)
+        asked = replace(asked, change=partial(_rewind, asked.change), meaning=places.meaning)
     return asked
 
 
@@ -82,8 +84,14 @@ async def _places(tx: Transaction, id: int) -> Places:
     return Places(checkpoints, steps)
 
 
-async def _rewind(session: Session, planned: ActionPlan, confirmation: Confirmation) -> Notice:
-    answer = confirmation.answer.strip()
-    change = planned.action.operation(session.by(confirmation.reason), answer)
-    result, label = await session.write(change, planned.targets), planned.action.label
-    return result_notice(label, result, "") if checkpoint_number(answer) is None else result_notice(label, result)
+def _rewind(change: Change, confirmation: Confirmation) -> BulkChange:
+    """The change of a rewind. That to a step cannot be undone."""
+    rewind = change(confirmation)
+    assert isinstance(rewind, BulkChange)  # noqa: S101 - a question about tasks has no other
+
+    async def apply(work: Job) -> Result:
+        if checkpoint_number(confirmation.answer.strip()) is None:
+            work.undo = ""
+        return await rewind.apply(work)
+
+    return rewind._replace(apply=apply)

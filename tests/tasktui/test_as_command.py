@@ -96,6 +96,8 @@ def all_of(name: str, number: int, *, more: bool = False) -> Any:
          "runner schedules run digest --reason 'it is back'"),
         (stack_words(12, WHY), "runner show 12 --stack --reason 'it is back'"),
         (plan_words(plan(ACTIONS["rewind"], [row(1)]), Confirmation("3")), "runner rewind 1 --to 3"),
+        (plan_words(plan(ACTIONS["rewind"], [row(1)]), Confirmation("ship it")), "runner rewind 1 --step 'ship it'"),
+        (plan_words(plan(ACTIONS["rewind"], [row(1)]), Confirmation("-x")), "runner rewind 1 --step=-x"),
         (undo_words(12, Confirmation()), "runner undo 12"),
         (undo_group_words("b-1", "10000+", WHY), "runner undo --group b-1 --yes 10000+ --reason 'it is back'"),
         (edit_words(story(row(3)), {"run_at": "+15m", "max_attempts": "6"}, None),
