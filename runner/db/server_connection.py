@@ -280,7 +280,7 @@ LOOK_SHARE = 0.6
 
 
 def _awaited_lock(host: ServerHost, parameters: dict[str, Any], process: int, seconds: float) -> str | None:
-    """Look up, over another connection, the lock that a process waits for; None if the server has no such process."""
+    """Look up, over another connection, the lock that a process waits for; None if that is not known."""
     from runner.db.row_locks import BY_ADDRESS, KEY, WAITS_OF, first_wait  # not needed unless a statement hangs
     from runner.text.stuck_row import lock_text
 
@@ -291,8 +291,8 @@ def _awaited_lock(host: ServerHost, parameters: dict[str, Any], process: int, se
         with connection.transaction():  # a pooler may share the session
             connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(seconds * 1000)}ms",))
             if not (rows := connection.execute(WAITS_OF, (process,)).fetchall()):
-                row = connection.execute(STATE, (process,)).fetchone()  # none behind a pooler
-                return None if row is None else NO_LOCK
+                row = connection.execute(UNBLOCKED, (process,)).fetchone()  # none behind a pooler
+                return NO_LOCK if row is not None and row[0] else None
             table, address, *_ = rows[0]
             key = ""
             with suppress(psycopg.Error), connection.transaction():
@@ -302,10 +302,13 @@ def _awaited_lock(host: ServerHost, parameters: dict[str, Any], process: int, se
                     row = connection.execute(text, (address,)).fetchone()
                     key = str(row[0]) if row else ""
             lock = first_wait(rows, key)
-            return NO_LOCK if lock is None else lock_text(lock)
+            return None if lock is None else lock_text(lock)
     finally:
         connection.close()
 
+
+UNBLOCKED = "SELECT pg_blocking_pids(pid) = '{}' FROM pg_stat_activity WHERE pid = %s AND usename = current_user"
+"""Whether a process waits for no lock of any kind; WAITS_OF has those of tables and rows."""
 
 STATE = "SELECT state FROM pg_stat_activity WHERE pid = %s AND usename = current_user"
 

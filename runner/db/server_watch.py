@@ -95,6 +95,9 @@ def answer_within(seconds: float | None) -> Iterator[None]:
             ANSWER_LIMIT.reset(token)
 
 
+LONGEST_TRIP = 12.0
+"""Seconds for the answers to several statements with a deadline: less than people wait for a screen."""
+
 ANSWER_MARGIN = 2.0
 """Seconds after its deadline by which a server must have reported the end of a statement."""
 
@@ -106,7 +109,7 @@ def limit_of_deadline(deadline: float, statements: int = 1) -> float:
         deadline: maximum seconds of each statement, which the server knows.
         statements: the number of statements in the round trip.
     """
-    return min(max(LONGEST, deadline + ANSWER_MARGIN), statements * deadline + ANSWER_MARGIN)
+    return min(max(LONGEST_TRIP, deadline + ANSWER_MARGIN), statements * deadline + ANSWER_MARGIN)
 
 
 class Watched(Protocol):

@@ -210,6 +210,13 @@ async def test_a_statement_that_waits_for_no_lock_is_cancelled(url: str, monkeyp
 
     words = "cancelled a statement", "; it waited for no lock", "has been open for long"
     await ends(database.write(sleep), *words, bound=LOCK_BOUND)
+
+    async def lock(tx: Transaction) -> None:
+        await tx.execute(sa.text("SELECT pg_advisory_xact_lock(7)"))
+
+    with psycopg.connect(url) as other:
+        other.execute("SELECT pg_advisory_xact_lock(7)")
+        await ends(database.write(lock), "probably another transaction holds a lock", bound=LOCK_BOUND)
     await database.dispose()
 
 

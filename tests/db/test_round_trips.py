@@ -124,7 +124,7 @@ async def test_each_statement_of_a_round_trip_has_its_own_deadline(
     monkeypatch.setattr(server_watch, "ANSWER_MARGIN", 0.0)
 
     async def sleep(tx: Transaction) -> int:
-        return int(await tx.scalar(sa.text("SELECT 1 FROM pg_sleep(0.3)")))
+        return int(await tx.scalar(sa.text("SELECT 1 FROM pg_sleep(0.15)")))
 
     async with database.reading(0.4) as tx:
         assert await tx.gather(*[sleep(tx) for _ in range(4)]) == (1, 1, 1, 1)

@@ -101,36 +101,6 @@ async def test_a_rescue_makes_the_survey_early(
         await until(lambda: done["work"] == 3)
 
 
-async def test_a_runner_that_stops_waits_for_the_end_of_its_survey(
-    harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, ended = asyncio.Event(), list[bool]()
-
-    async def survey_of_an_hour() -> None:
-        begun.set()
-        try:
-            await asyncio.sleep(3_600)
-        finally:
-            await asyncio.sleep(0)  # a connection handles the cancellation
-            ended.append(True)
-
-    async with harness.running(poll_interval="1h") as runner:
-        await has_a_known_lane(harness, runner)
-        beside = runner.claimer._beside
-        await until(lambda: beside.is_needed() and beside._task is None)
-        monkeypatch.setattr(runner.claimer.survey, "beside", survey_of_an_hour)
-        beside.ask(early=True)
-
-        def has_begun() -> bool:
-            beside.begin_if_due()
-            return begun.is_set()
-
-        await until(has_begun)
-        await runner.claimer.close(60.0)
-        assert ended
-    assert done["work"] == 1
-
-
 async def test_a_survey_beside_the_claims_finds_tasks_before_their_position(
     harness: Harness, done: Counter[str]
 ) -> None:

@@ -536,6 +536,7 @@ async def test_a_claim_around_stuck_rows_walks_the_index_of_its_lanes(watched: t
                 taken = await database.write(claim, part, lanes, runner.terms, limit)
             assert {task.id for task in taken} == (set(ids[3:6]) if lanes is due else set())
             assert "task_ready" not in few.indexes, few
+            assert not few.whole & OURS, few
             assert "task_ready" in cost.indexes & found.indexes, (cost, found)
             assert not (cost.whole | found.whole) & OURS, (cost, found)
             rows[number] += [cost.rows, found.rows]

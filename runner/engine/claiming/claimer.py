@@ -156,7 +156,8 @@ class Claimer:
             earlier: True if tasks may be due before those that claims have taken: another runner had them.
         """
         self._submitted |= submitted
-        self._beside.ask(news, early=earlier)
+        self._beside.is_asked |= news
+        self._beside.is_early |= earlier
         is_running, self.state = self.state.is_running, ScanState.AGAIN
         if is_running:
             return
@@ -233,9 +234,9 @@ class Claimer:
             limit: maximum wait in seconds.
         """
         self.gate = Gate.DRAINING
+        self._beside.cancel()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
-                await self._beside.close()
                 await self._scan_done.wait()
 
     @property

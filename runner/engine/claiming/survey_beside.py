@@ -34,7 +34,7 @@ class SurveyBeside:
         self._task: asyncio.Task[None] | None = None
         self.has_ended = False
         """True after a survey, until a scan has claimed the tasks that it found."""
-        self.is_asked = self._is_early = False
+        self.is_asked = self.is_early = False
         self._due_at = inf
         """When the first lane becomes due that a survey found, in monotonic seconds."""
 
@@ -42,13 +42,13 @@ class SurveyBeside:
         """True if the tasks that wait would wait too long for a survey, and no scan of its own needs one first."""
         return self._survey.is_slow(self._answer()) and not self._scope.is_new and not self._scope.is_extended
 
-    def ask(self, is_needed: bool = True, *, early: bool = False) -> None:
-        """Ask for a survey, if it is needed, that begins after this call: by its pace, or earlier."""
-        self.is_asked, self._is_early = self.is_asked or is_needed, self._is_early or early
+    def ask(self, *, early: bool = False) -> None:
+        """Ask for a survey that begins after this call: by its pace, or earlier."""
+        self.is_asked, self.is_early = True, self.is_early or early
 
     def reset(self) -> None:
         """Forget that a survey is due: a scan follows that runs its own."""
-        self.is_asked = self._is_early = False
+        self.is_asked = self.is_early = False
         if time.monotonic() >= self._due_at:
             self._due_at = inf
 
@@ -58,7 +58,7 @@ class SurveyBeside:
         if now >= self._due_at:  # other lanes, or more tasks of this one, may become due after it
             self.is_asked, self._due_at = True, inf
         if self._task is None and (self._survey.pace.is_due(now) or self._remaining(now) <= 0):
-            self.is_asked = self._is_early = False
+            self.is_asked = self.is_early = False
             self._task = asyncio.ensure_future(self._run())
 
     def wait(self, now: float) -> float | None:
@@ -69,13 +69,12 @@ class SurveyBeside:
     def _remaining(self, now: float) -> float:
         """Seconds until the survey that a scan asked for; infinite without one."""
         pace = self._survey.pace
-        return pace.early(now) if self._is_early else pace.remaining(now) if self.is_asked else inf
+        return pace.early(now) if self.is_early else pace.remaining(now) if self.is_asked else inf
 
-    async def close(self) -> None:
-        """Cancel the current survey, and wait for its end."""
+    def cancel(self) -> None:
+        """Cancel the current survey. Its statement goes on until it ends, or until the database is closed."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait((self._task,))
 
     async def _run(self) -> None:
         try:

@@ -196,7 +196,7 @@ class ScanLoop:
         events.subscribe(TasksSubmitted, self._on_submit)
         events.subscribe(BreakerReviewed, self._on_review)
         for kind in (TasksRescued, TasksUnbound, StrangersReleased, BucketsGained):
-            events.subscribe(kind, lambda _: self.soon(earlier=True))
+            events.subscribe(kind, self._on_earlier)
 
     def ticks(self, scans: list[OwnScan]) -> list[Tick]:
         """Return the periodic scans; none with a `poll_interval` of 0. The first scan is that of `open`."""
@@ -237,6 +237,9 @@ class ScanLoop:
         """
         if self._claimer.open:
             self._scan_task = asyncio.ensure_future(self._scan(earlier=earlier))
+
+    def _on_earlier(self, _: object) -> None:
+        self.soon(earlier=True)
 
     def _on_review(self, event: BreakerReviewed) -> None:
         if event.review.change == "closed":
