@@ -363,7 +363,7 @@ def _deleted(
     tables: Tables, dialect: Dialect, ending: sa.FromClause, condition: Any, watch: Any = None, more: Sequence[Any] = ()
 ) -> sa.CTE:
     task = tables.task
-    ending_row, match = dialect.one_by_one(ending, task, condition)
+    ending_row, match = dialect.one_by_one(ending, task, condition, compared=("fence",))
     # Servers without the fix of November 2025 do not compare a row again that another transaction has changed.
     deletion = sa.delete(task).where(match, _same_fence(task, ending_row), *more)
     if watch is not None:

@@ -6,6 +6,7 @@ have left. SQLite has no statistics of empty tables, so these have one.
 """
 
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, timedelta
 from typing import Any
@@ -268,6 +269,21 @@ async def test_a_full_scan_is_detected(watched: tuple[Database, Watch]) -> None:
         await tx.rows(sa.select(task.c.id).where(task.c.host == "x"))
     assert cost.whole == {"task"}
     assert cost.rows >= SOME / 2
+
+
+@pytest.mark.both_databases
+async def test_a_batch_of_several_outcomes_reads_no_other_tasks(watched: tuple[Database, Watch]) -> None:
+    """Nearly all tasks have the same fence: a join by it alone would compare each with the whole batch."""
+    database, looking = watched
+    runner = await _worn_in(database)
+    await fill(database, SOME)
+    await put_many(database, 300)
+    await runner.survey()
+    failed, *done = await runner.claim_on(200)
+    async with looking.seeing() as cost:
+        settled = await runner.settle(settlement(failed, Retry("1h")), *map(settlement, done))
+    assert Counter(settled.verbs.values()) == {"retry": 1, "succeed": 199}
+    assert cost.rows <= 100 * 200, cost
 
 
 @pytest.mark.representatives(1)

@@ -99,10 +99,16 @@ class Dialect(Protocol):
         """Join each row of `outer` with the one row of `inner`, as `for_each` does."""
         ...
 
-    def one_by_one(self, batch: sa.FromClause, table: sa.Table, same: Same) -> tuple[sa.FromClause, Any]:
+    def one_by_one(
+        self, batch: sa.FromClause, table: sa.Table, same: Same, compared: Sequence[str] = ()
+    ) -> tuple[sa.FromClause, Any]:
         """Look up the row of a table for each row of a batch, in an update or a delete.
 
         With a plain join, a planner that expects a small table would read all of it for each batch.
+
+        Args:
+            compared: the columns that the statement compares with the table once more. A planner that knows them to be
+                equal to those of the batch would join all rows with the whole batch first.
 
         Returns:
             The batch for use in the statement, with its columns, and the condition that selects the rows. In a table

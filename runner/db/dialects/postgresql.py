@@ -152,11 +152,15 @@ class PostgreSQL:
         """Run the selection once for each outer row."""
         return self.for_each(outer, inner, row)
 
-    def one_by_one(self, batch: sa.FromClause, table: sa.Table, same: Any) -> tuple[sa.FromClause, Any]:
+    def one_by_one(
+        self, batch: sa.FromClause, table: sa.Table, same: Any, compared: Sequence[str] = ()
+    ) -> tuple[sa.FromClause, Any]:
         """Look up the rows one by one, and address them by ctid."""
         row = table.alias("target")
-        address = sa.select(ctid(row)).where(same(row, batch)).offset(NO_JOIN).lateral("address")
-        match = sa.select(address.c.ctid, *batch.c).select_from(batch.join(address, sa.true())).subquery("match")
+        found = sa.select(ctid(row), *(row.c[name] for name in compared))
+        address = found.where(same(row, batch)).offset(NO_JOIN).lateral("address")
+        columns = [address.c[each.name] if each.name in compared else each for each in batch.c]
+        match = sa.select(address.c.ctid, *columns).select_from(batch.join(address, sa.true())).subquery("match")
         return match, ctid(table) == match.c.ctid
 
     def position(self, moment: datetime) -> Any:

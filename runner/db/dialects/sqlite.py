@@ -89,7 +89,13 @@ class SQLite:
         one = inner.with_only_columns(inner.selected_columns["id"]).scalar_subquery()
         return outer.join(match, match.c.id == one), match.c
 
-    def one_by_one(self, batch: sa.FromClause, table: sa.Table, same: Any) -> tuple[sa.FromClause, Any]:
+    def one_by_one(
+        self,
+        batch: sa.FromClause,
+        table: sa.Table,
+        same: Any,
+        compared: Sequence[str] = (),  # noqa: ARG002 - the other database needs it
+    ) -> tuple[sa.FromClause, Any]:
         """Join them: SQLite always reads the batch first, because its size is unknown."""
         return batch, same(table, batch)
 

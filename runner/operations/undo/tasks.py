@@ -281,7 +281,8 @@ async def _restore_endings(tx: Transaction, endings: Sequence[tuple[Any, ...]]) 
         endings: the values as in RESTORED_COLUMNS; without a `finished_at`, the task keeps the present one.
     """
     history = tx.tables.history
-    ending, match = tx.dialect.one_by_one(tx.dialect.rows("ending", RESTORED_COLUMNS), history, same_id)
+    restored = tx.dialect.rows("ending", RESTORED_COLUMNS)
+    ending, match = tx.dialect.one_by_one(restored, history, same_id, compared=("id",))
     values: dict[str, Any] = {name: ending.c[name] for name in RESTORED_COLUMNS if name not in ("id", "finished_at")}
     values["finished_at"] = sa.func.coalesce(ending.c.finished_at, history.c.finished_at)
     # The partitions of the history repeat addresses, so the id must match too.

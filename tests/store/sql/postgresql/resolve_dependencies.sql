@@ -166,7 +166,7 @@ WITH
             SELECT
                 address.ctid AS ctid,
                 ending.id AS id,
-                ending.fence AS fence,
+                address.fence AS fence,
                 ending.duration AS duration,
                 ending.result AS result,
                 ending.error AS error
@@ -178,7 +178,7 @@ WITH
                 :ending_error::TEXT[]
             ) AS ending(id, fence, duration, result, error)
             JOIN LATERAL (
-                SELECT target.ctid AS ctid
+                SELECT target.ctid AS ctid, target.fence AS fence
                 FROM task AS target
                 WHERE
                     target.id = ending.id

@@ -4,7 +4,7 @@ WITH
             SELECT
                 address.ctid AS ctid,
                 ending.id AS id,
-                ending.fence AS fence,
+                address.fence AS fence,
                 ending.duration AS duration,
                 ending.result AS result,
                 ending.error AS error,
@@ -18,7 +18,7 @@ WITH
                 :ending_address::TEXT[]
             ) AS ending(id, fence, duration, result, error, address)
             JOIN LATERAL (
-                SELECT target.ctid AS ctid
+                SELECT target.ctid AS ctid, target.fence AS fence
                 FROM task AS target
                 WHERE
                     target.ctid = CAST(ending.address AS TID)
