@@ -118,8 +118,10 @@ EXPLAINING: WeakKeyDictionary[Any, asyncio.Lock] = WeakKeyDictionary()
 
 async def _explained(connection: Any, query: Any, params: Any) -> dict[str, Any]:
     """Explain a statement by executing it in a savepoint that is rolled back."""
-    if connection.round_trips is not None:  # begins the transaction, with its settings
+    if (trips := connection.round_trips) is not None:  # begins the transaction, with the settings of the statement
+        after, trips._after = trips._after, ""
         await AsyncServerCursor(connection).execute("SELECT 1")
+        trips._after = after
     async with EXPLAINING.setdefault(connection, asyncio.Lock()):
         return await _in_savepoint(connection, query, params)
 
