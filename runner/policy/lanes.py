@@ -238,7 +238,7 @@ class Lanes:
     positions: dict[Lane, LanePosition] = field(default_factory=dict)
     """Positions in the lanes that are believed to have due tasks."""
     heads: dict[Lane, LanePosition] = field(default_factory=dict)
-    """Lanes that the last survey found due, each at its start."""
+    """Lanes that the last survey found due: each at its start, or at its first task if the survey was slow."""
     lately: dict[Lane, None] = field(default_factory=dict)
     """Lanes that recently had due tasks, the most recent last; at most RECALLED."""
     limited: LaneSchedule = field(default_factory=LaneSchedule)
@@ -288,6 +288,8 @@ class Lanes:
         self._remember(head.lane for head in [*later[:1], *reversed(due[:RECALLED])])
         for head in [*due, *later[:1]]:
             first, passed = LanePosition(position(head.run_at), FIRST_ID), self._passed.get(head.lane)
+            if head.wait <= 0:
+                self.heads[head.lane] = first
             at = first if passed is None or first < passed.old else passed.old
             if head.lane in self.lately and at == first:
                 self._passed[head.lane] = Passed(0.0, first, first)

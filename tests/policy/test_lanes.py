@@ -79,7 +79,7 @@ def test_a_slow_start_is_replaced_by_a_position_that_lags() -> None:
 def test_a_survey_beside_claims_adds_lanes_from_their_first_task() -> None:
     lanes = surveyed()
     lanes.find([Head(LOW, "6", -1.0, False), Head(FOREIGN, "6", -1.0, False), Head(HIGH, "7", 4.0, False)], str)
-    assert lanes.positions == {LOW: LanePosition("6", FIRST_ID)}
+    assert lanes.positions == lanes.heads == {LOW: LanePosition("6", FIRST_ID)}, "not at the dead entries before it"
     lanes.advance({LOW: LanePosition("7", 7)}, 0.0)
     lanes.advance({LOW: LanePosition("8", 8)}, LAG)
     lanes.remove([LOW])
