@@ -96,7 +96,8 @@ def answer_within(seconds: float | None) -> Iterator[None]:
 
 
 LONGEST_TRIP = 12.0
-"""Seconds for the answers to several statements with a deadline: less than people wait for a screen."""
+"""Seconds for the answers to several statements with a deadline: less than the silence after which the console counts a
+database as lost."""
 
 ANSWER_MARGIN = 2.0
 """Seconds after its deadline by which a server must have reported the end of a statement."""

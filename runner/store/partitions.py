@@ -80,8 +80,8 @@ async def read_layout(tx: Transaction) -> Layout | None:
 SPACE = 0x7461736B
 """The first key of the advisory locks ("task"); the second is the oid of the table."""
 
-LOCK_TIMEOUT = "50ms"
-"""Lock timeout. Later transactions queue behind the lock request, so it is shorter than ROW_TIMEOUT of a settle."""
+LOCK_TIMEOUT = "200ms"
+"""Lock timeout. Later transactions queue behind the lock request, so this also bounds the delay of a settle."""
 
 LOCK = sa.text("SELECT pg_try_advisory_xact_lock(:space, CAST(CAST(:whole AS regclass) AS oid)::integer)")
 

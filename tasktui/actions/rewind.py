@@ -48,7 +48,8 @@ class Places(NamedTuple):
             why = checkpoint_objection(self.checkpoints, number)
             if number not in self.checkpoints:
                 numbers = ", ".join(map(str, self.checkpoints[-MOST_NUMBERS:]))
-                why = f"no checkpoint {number}" + (f": it has {numbers}" if numbers else "")
+                has = "its last are" if len(self.checkpoints) > MOST_NUMBERS else "it has"
+                why = f"no checkpoint {number}" + (f": {has} {numbers}" if numbers else "")
             return (f"✗ {why}", "dead") if why else (f"✓ continues from checkpoint {number}", "muted")
         again = len(steps_from(self.steps, typed.strip()))
         if not again:

@@ -448,8 +448,7 @@ class Claimer:
         """Leave out the first tasks of a claim that failed because of one of them; otherwise raise its error."""
         if (fault := self._session_ends.fault_of(error)) is None:
             raise error
-        start, heads = self.lanes.start, self.lanes.heads
-        lanes = {lane: self.lanes.positions.get(lane) or heads.get(lane, start) for lane in turn.lanes}
+        lanes = {lane: self.lanes.positions.get(lane, self.lanes.start) for lane in turn.lanes}
         try:
             due = await self._database.read(first_due, who, lanes, self.stuck.size_after(limit))
         except StoreError as refusal:

@@ -72,7 +72,7 @@ class SurveyBeside:
         return pace.early(now) if self.is_early else pace.remaining(now) if self.is_asked else inf
 
     def cancel(self) -> None:
-        """Cancel the current survey. Its statement goes on until it ends, or until the database is closed."""
+        """Cancel the current survey. Its statement goes on until it ends: waiting for it would delay a stop."""
         if self._task is not None:
             self._task.cancel()
 
