@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 
-from runner.queries.audit import REVEAL
 from runner.queries.breakers import BreakerRow
 from runner.queries.counting import Count, total_of
 from runner.queries.overview import MINUTE, Overview, per_minute
@@ -188,6 +187,8 @@ def _quiet(view: View, width: int) -> list[Row]:
 
 def _outlook(slow: "Background", at: datetime) -> str:
     """The next schedule and the last change in words; empty without both."""
+    from runner.queries.audit import REVEAL  # not needed for the first data
+
     due = ((line(each.id, 40), each.next_at) for each in slow.schedules if each.next_at and each.next_at > at)
     planned = next((f"Next schedule: {name} {formatting.distance(next_at, at)}." for name, next_at in due), "")
     entries = (change.entry for change in slow.changes if change.entry.verb != REVEAL)
