@@ -55,12 +55,17 @@ async def has_a_known_lane(harness: Harness, runner: Engine) -> None:
     assert runner.claimer.lanes.lately
 
 
+async def surveys_beside(harness: Harness, runner: Engine) -> None:
+    """Wait until surveys run beside the claims, and none is in progress."""
+    await has_a_known_lane(harness, runner)
+    await until(lambda: runner.claimer._beside.is_needed() and runner.claimer._beside._task is None)
+
+
 async def test_a_task_of_a_known_lane_needs_no_survey(
     harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with harness.running(poll_interval="1h") as runner:
-        await has_a_known_lane(harness, runner)
-        await until(lambda: runner.claimer._beside.is_needed() and runner.claimer._beside._task is None)
+        await surveys_beside(harness, runner)
         monkeypatch.setattr(runner.claimer.survey, "beside", asyncio.Event().wait)  # from now on, no survey ends
         await harness.wait_for(await harness.submit("work"))
     assert done == {"work": 2}
@@ -77,8 +82,7 @@ async def test_a_submit_of_which_no_claim_takes_a_task_makes_the_survey_early(
     harness: Harness, done: Counter[str]
 ) -> None:
     async with harness.running(poll_interval="1h") as runner:
-        await has_a_known_lane(harness, runner)
-        await until(lambda: runner.claimer._beside.is_needed() and runner.claimer._beside._task is None)
+        await surveys_beside(harness, runner)
         runner.claimer.survey.pace = Pace(every=inf)
         runner.claimer.survey.pace.record(0.0, 0.0)
         await harness.wait_for(await harness.submit("other"))
@@ -90,8 +94,7 @@ async def test_a_rescue_makes_the_survey_early(
 ) -> None:
     monkeypatch.setattr(lanes, "LAG", 0.0)
     async with harness.running(poll_interval="1h") as runner:
-        await has_a_known_lane(harness, runner)
-        await until(lambda: runner.claimer._beside.is_needed() and runner.claimer._beside._task is None)
+        await surveys_beside(harness, runner)
         await harness.wait_for(await harness.submit("work"))
         await until(lambda: runner.claimer.idle and runner.claimer._beside._task is None)
         runner.claimer.survey.pace = Pace(every=inf)
@@ -119,8 +122,7 @@ async def test_claims_under_a_limit_continue_from_their_old_position(
     monkeypatch.setattr(lanes, "LAG", 0.0)
     await harness.database.write(set_limits, WORK, LimitEdit({"concurrency": "5"}, new=True), ANA)
     async with harness.running(poll_interval="1h") as runner:
-        await has_a_known_lane(harness, runner)
-        await until(lambda: runner.claimer._beside.is_needed() and runner.claimer._beside._task is None)
+        await surveys_beside(harness, runner)
         for _ in range(2):
             await harness.wait_for(await harness.submit("work"))
         ((lane, old),) = runner.claimer.lanes.passed(runner.claimer.lanes.lately).items()
