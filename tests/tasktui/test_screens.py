@@ -138,7 +138,7 @@ async def test_a_missing_task_is_reported(watch: Watch) -> None:
 
 @ON_ONE_DATABASE
 async def test_help_lists_keys_commands_and_fields(watch: Watch) -> None:
-    async with watch("tasks", (120, 110)) as operator:
+    async with watch("tasks", (120, 130)) as operator:
         await operator.press("question_mark")
         await operator.sees("Terminate", "Clear marks", ":pause QUEUE", "max_attempts", "LOOK", "GO TO")
         await operator.press("escape")
