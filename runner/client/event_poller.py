@@ -84,6 +84,8 @@ class EventPoller:
         self._due: set[int] = set()
         """Tasks to query before the next pause ends."""
         self._changed: dict[int, float] = {}
+        self._written = 0.0
+        """The time of the last news that named no task."""
         self._next = self._rested = 0.0
         """The time of the next query of all tasks, and the earliest time of another query; monotonic."""
         self._wakeup = asyncio.Event()
@@ -120,6 +122,7 @@ class EventPoller:
         """
         now = time.monotonic()
         if ids is None:
+            self._written = now
             self._next = min(self._next, max(now, self._rested + NEWS_REST))
         else:
             for id in ids:
@@ -142,6 +145,9 @@ class EventPoller:
         self._waits[wait.id].append(wait)
         if wait.known_at == 0.0 or self._changed.get(wait.id, 0.0) > wait.known_at:
             self._due.add(wait.id)
+            self._wakeup.set()
+        elif self._written > wait.known_at:
+            self._next = min(self._next, max(wait.since, self._rested + NEWS_REST))
             self._wakeup.set()
         if wait.known_at == 0.0:
             self._on_watch([wait.id])
@@ -216,7 +222,7 @@ class EventPoller:
     def _note_change(self, id: int, at: float) -> None:
         if len(self._changed) >= MOST_CHANGED:
             self._changed.clear()
-        self._changed[id] = at
+        self._changed[id] = max(at, self._changed.get(id, at))  # a change during a query is newer than its page
 
     def _fail(self, ids: Sequence[int], error: Exception) -> None:
         for id in ids:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from copy import copy
 from datetime import UTC, datetime
 from typing import Any
@@ -86,7 +86,7 @@ class Follower:
 
     async def until(self, *lines: str) -> None:
         """Wait until the lines of all events are these."""
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(8):
             while self.lines[: len(lines)] != [*lines]:
                 assert not self._task.done() or self._task.exception() is None, self._task.exception()
                 await asyncio.sleep(0.01)
@@ -212,6 +212,27 @@ async def test_a_page_has_a_bounded_number_of_rows(
     assert lines[:2] == [ALL, ALL]
     assert lines[2] == ["succeeded 3", "info 3: line 1", "info 3: line 2"]
     assert lines[3] == [text for text in ALL if not text.startswith("info")]
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["of the task", "of any task"])
+async def test_a_change_during_a_query_reaches_a_caller_that_comes_back(
+    database: Database, runner: Runner, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    monkeypatch.setattr(event_poller, "EVERY", 3600.0)
+    poller, ours = get_client().following, asyncio.get_running_loop()
+    look, id = poller._look, await put(database)
+
+    async def look_before_a_claim(requests: Sequence[EventRequest]) -> Mapping[int, EventFacts]:
+        facts = await look(requests)
+        monkeypatch.setattr(poller, "_look", look)
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(claimed(runner), ours))
+        poller.hear([id] if named else None)
+        return facts
+
+    monkeypatch.setattr(poller, "_look", look_before_a_claim)
+    follower = Follower(id)
+    await follower.until("waiting 0", "running 1")
+    await follower.again()
 
 
 async def test_a_lost_runner_is_a_failed_attempt(database: Database, runner: Runner, other: Runner) -> None:
