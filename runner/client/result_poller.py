@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
 from runner.errors import DatabaseUnavailable, RunnerError, TaskNotFound
@@ -69,7 +70,7 @@ class PolledTask:
 
     Args:
         since: start of the wait, monotonic.
-        due: time of the next query, monotonic.
+        due: time of the next query, monotonic; infinite during a query without news.
         queried: time of the last query, monotonic; 0 before the first.
     """
 
@@ -78,15 +79,19 @@ class PolledTask:
     waits: list[ResultWait] = field(default_factory=list)
     queried: float = 0.0
 
+    def start_query(self) -> None:
+        """Leave the time of the next query to news during this one, or to `schedule_next` after it."""
+        self.due = inf
+
     def schedule_next(self, now: float, rest: float = 0.0) -> None:
-        """Schedule the next query; the interval grows with the length of the wait.
+        """Schedule the next query, unless news during the last one did; the interval grows with the wait.
 
         Args:
             now: the time, monotonic.
             rest: the shortest interval in seconds.
         """
         self.queried = now
-        self.due = now + min(LATEST, max(SOONEST, rest, SHARE * (now - self.since)))
+        self.due = min(self.due, now + min(LATEST, max(SOONEST, rest, SHARE * (now - self.since))))
 
     def advance(self, now: float, certain: bool) -> None:
         """Advance the next query after news.
@@ -191,6 +196,8 @@ class ResultPoller:
             now = time.monotonic()
             self._watched = {id: watched for id, watched in self._watched.items() if watched.pending}
             due = [id for id, watched in self._watched.items() if watched.due <= now]
+            for id in due:
+                self._watched[id].start_query()
             for first in range(0, len(due), MOST):
                 await self._query(due[first : first + MOST])
             now = time.monotonic()

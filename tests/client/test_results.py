@@ -394,6 +394,7 @@ async def test_a_new_caller_does_not_wait_for_the_rest_after_a_slow_query(monkey
 
 async def test_repeated_queries_rest_longer_after_a_slow_query_within_a_limit() -> None:
     watched = PolledTask(since=0.0, due=0.0)
+    watched.start_query()
     watched.schedule_next(0.0, rest=0.04)
     assert (watched.due, LONGEST_REST) == (0.04, 0.05)
 
@@ -485,6 +486,7 @@ def test_the_interval_between_queries_grows_with_the_wait() -> None:
     watched = PolledTask(since=100.0, due=100.0)
     gaps = []
     for now in (100.0, 100.1, 101.0, 110.0):
+        watched.start_query()
         watched.schedule_next(now)
         gaps.append(round(watched.due - now, 3))
     assert gaps == [SOONEST, 0.05, 0.5, LATEST]

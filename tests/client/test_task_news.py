@@ -1,7 +1,7 @@
 """A caller that waits for a task learns of its end without a poll, on one connection of its process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from runner import Context, DependsOn, connect, disconnect, handler, results_async
 from runner.client import result_poller, task_news
 from runner.client.client import get_client
-from runner.client.result_poller import PolledTask
+from runner.client.result_poller import Ending, PolledTask
 from runner.db import listener
 from runner.db.schema import tables
 from runner.db.watch_request import MOST_IDS, Watch, WatchRequest, read_request
@@ -22,6 +22,7 @@ from runner.engine.settling import watched_tasks
 from runner.engine.settling.watched_tasks import WatchedTasks
 from runner.errors import TaskCancelled, TaskFailed
 from runner.handlers.registry import REGISTRY
+from runner.model.task import State
 from runner.settings import Settings
 from runner.store.dependencies.resolve import FinishedParent
 from runner.urls import parse_url
@@ -123,6 +124,29 @@ async def test_a_waiting_caller_learns_of_the_end_of_its_task(handlers: SimpleNa
     assert await waits[2] == "written"
 
 
+@pytest.mark.usefixtures("running", "without_polls")
+async def test_a_task_that_ends_during_its_query_is_queried_again(
+    handlers: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poller, ours = get_client().waiting, asyncio.get_running_loop()
+    look, held = poller._look, await handlers.held.submit_async(number=7)
+
+    async def end() -> None:
+        handlers.release.set()
+        while (await held.status_async()).state != State.SUCCEEDED:
+            await asyncio.sleep(0.01)
+
+    async def look_before_the_end(ids: Sequence[int]) -> Mapping[int, Ending]:
+        endings = await look(ids)
+        monkeypatch.setattr(poller, "_look", look)
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(end(), ours))
+        poller.hear([*ids])
+        return endings
+
+    monkeypatch.setattr(poller, "_look", look_before_the_end)
+    assert await asyncio.wait_for(held.wait(), WAIT_SECONDS) == 7
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("running", "without_polls")
 async def test_a_caller_learns_of_a_task_that_is_cancelled_with_its_parent(handlers: SimpleNamespace) -> None:
@@ -205,9 +229,11 @@ async def test_without_notifications_polls_find_the_end(handlers: SimpleNamespac
 
 async def test_writes_that_concern_other_tasks_make_a_long_wait_look_rarely() -> None:
     watched = PolledTask(since=0.0, due=0.0)
+    watched.start_query()
     watched.schedule_next(100.0)
     watched.advance(100.0, certain=False)
     assert watched.due == 101.0
+    watched.start_query()
     watched.schedule_next(100.0)
     watched.advance(100.5, certain=True)
     assert watched.due == 100.5
