@@ -173,7 +173,7 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
         for canvas in self.query("#when").results(Canvas):
             when = self._when(values, width)
             canvas.draw([when] if when else [])
-        is_ready = all(role != "dead" for _, role in meanings.values()) and self._refusal(values) == ""
+        is_ready = not self._refused(meanings) and self._refusal(values) == ""
         label = _label(self._question).lower()
         caps = [Cap("esc", "cancel", "screen.cancel"), Cap("↵", label, "screen.submit", locked=not is_ready)]
         if self._question.canary and self._question.many:
@@ -314,6 +314,10 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
         else:
             self._confirm(values)
 
+    def _refused(self, meanings: Mapping[str, Part]) -> str:
+        """The reason why a text is wrong; empty if none is."""
+        return next((text.removeprefix("✗ ") for text, role in meanings.values() if role == "dead"), "")
+
     def _refusal(self, values: Mapping[str, str]) -> str:
         if values["word"] != self._required.word:
             return f"Nothing was changed: type {line(self._required.word)} to confirm"
@@ -344,7 +348,9 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
         except InvalidInput as error:
             self._reject(line(str(error)))
             return
-        if self._question.recheck is None or time.monotonic() - self._fresh_at < FRESH:
+        if refused := self._refused(self._meanings(values)):
+            self._reject(f"Nothing was changed: {refused}")
+        elif self._question.recheck is None or time.monotonic() - self._fresh_at < FRESH:
             self.dismiss(confirmation)
         else:
             self._reject("Comparing with the database; escape cancels", "muted")
