@@ -202,7 +202,7 @@ async def _delete(database: Database, retention: Retention, statistics: timedelt
     ):
         counts.update(pruned.tasks)
         partitions += pruned.ranges
-        for part, fact in pruned.refused.items():
+        for part, fact in {**pruned.refused, **pruned.in_use}.items():
             refused[f"{part.first}-{part.end - 1}"] = fact
             text = f"the partition with tasks {part.first:,} to {part.end - 1:,} was not dropped: {one_line(fact)}"
             print_stderr(f"runner: {text}")

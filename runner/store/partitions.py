@@ -80,8 +80,8 @@ async def read_layout(tx: Transaction) -> Layout | None:
 SPACE = 0x7461736B
 """The first key of the advisory locks ("task"); the second is the oid of the table."""
 
-LOCK_TIMEOUT = "200ms"
-"""Lock timeout. Later transactions queue behind the lock request, so this also bounds the delay of a settle."""
+LOCK_TIMEOUT = "50ms"
+"""Lock timeout. Settles queue behind the lock request, so it is shorter than their own lock timeout."""
 
 LOCK = sa.text("SELECT pg_try_advisory_xact_lock(:space, CAST(CAST(:whole AS regclass) AS oid)::integer)")
 
@@ -96,10 +96,12 @@ class LockAttempt:
 
     Args:
         failed: True if a table was in use or a row was in conflict; nothing was changed.
+        in_use: True if another transaction was the reason, so that a later try may succeed.
         fact: the reason of the database.
     """
 
     failed: bool = False
+    in_use: bool = False
     fact: str = ""
 
 
@@ -115,7 +117,7 @@ async def attempt_change(tx: Transaction) -> AsyncIterator[LockAttempt]:
         state = getattr(error.orig, "sqlstate", None) or ""
         if not (is_transient(error) or state.startswith(CONTENT_STATES)):
             raise
-        attempt.failed, attempt.fact = True, fact_of(error)
+        attempt.failed, attempt.in_use, attempt.fact = True, is_transient(error), fact_of(error)
 
 
 async def assess(tx: Transaction, part: Range, next_id: int, before: datetime, soon: datetime) -> RangeState:
@@ -281,13 +283,28 @@ class Dropped:
     tasks: int
 
 
-async def drop(tx: Transaction, part: Range, cutoff: Cutoff) -> Dropped | None:
+@dataclass(frozen=True, slots=True)
+class InUse:
+    """A range that another transaction used, also a vacuum.
+
+    Args:
+        fact: the reason of the database.
+    """
+
+    fact: str
+
+
+async def drop(tx: Transaction, part: Range, cutoff: Cutoff) -> Dropped | InUse | None:
     """Drop a range of the history if all but a few of its rows are old.
 
     These few, and parents of open dependencies, move to the default partition.
 
     Returns:
-        The dropped range; None if the caller must try again later, or if another runner dropped it.
+        The dropped range, or the reason to try again soon. None if another runner drops ranges, if the range is gone,
+        or if it has young rows.
+
+    Raises:
+        DatabaseRefused: the range cannot be dropped, as a view depends on it.
     """
     if not await lock_partitions(tx):
         return None
@@ -300,6 +317,8 @@ async def drop(tx: Transaction, part: Range, cutoff: Cutoff) -> Dropped | None:
     tasks = await _count(tx, part) if estimate is None else estimate
     async with attempt_change(tx) as attempt:
         moved = await _drop(tx, part, cutoff)
+    if attempt.in_use:
+        return InUse(attempt.fact)
     if attempt.failed:
         raise DatabaseRefused(why=attempt.fact)
     return Dropped(part, max(0, tasks - moved))

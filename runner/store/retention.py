@@ -26,7 +26,7 @@ from runner.policy.uniqueness import HandlerKey
 from runner.settings import Settings
 from runner.settings.queue_retention import parse_queue_retention
 from runner.store.dependencies.parents import is_awaited
-from runner.store.partitions import Forecast, drop, forecast, strip
+from runner.store.partitions import Forecast, InUse, drop, forecast, strip
 from runner.store.unique import delete_keys
 from runner.text.sanitize import one_line
 
@@ -172,7 +172,8 @@ class Pruned:
         more: True if there may be more to delete in another transaction.
         keys: number of expired unique keys.
         ranges: id ranges that were dropped as a whole; `tasks` includes their tasks.
-        refused: id ranges that could not be dropped, and the reason of the database.
+        refused: id ranges that could not be dropped, and the reason of the database; their rows are deleted.
+        in_use: id ranges that another transaction used at each try, and the reason of the database.
         reached: the time up to which the tasks of a group were looked at, for groups of some queues.
     """
 
@@ -182,6 +183,7 @@ class Pruned:
     keys: int = 0
     ranges: Sequence[Range] = ()
     refused: Mapping[Range, str] = field(default_factory=dict)
+    in_use: Mapping[Range, str] = field(default_factory=dict)
     reached: Mapping[AgeGroup, datetime] = field(default_factory=dict)
 
 
@@ -449,6 +451,7 @@ async def enforce(
         ranges = await database.read(_forecast, retention, leeway)
         spared = [*ranges.drop, *ranges.spare]
         async for pruned in _drop_ranges(database, ranges):
+            spared = [part for part in spared if part not in pruned.refused]
             yield pruned
     refused, pruned, first = set[int](), CONTINUE, reached
 
@@ -541,6 +544,10 @@ async def _forecast(tx: Transaction, retention: Retention, leeway: float) -> For
     return await forecast(tx, retention, leeway, timedelta() if start is None else await clock(tx) - start)
 
 
+TRIES = 8
+"""Tries to drop a range that is in use, each after a pause of the caller."""
+
+
 async def _drop_ranges(database: Database, ranges: Forecast) -> AsyncGenerator[Pruned]:
     """Drop ranges, each after the rows of other tables that belong to its tasks, and delete their unique keys."""
     count = 0
@@ -550,7 +557,11 @@ async def _drop_ranges(database: Database, ranges: Forecast) -> AsyncGenerator[P
             while unstripped:
                 unstripped = await database.write(strip, unstripped, ranges.cutoff)
                 yield CONTINUE
-            dropped = await database.write(drop, part, ranges.cutoff)
+            for _ in range(TRIES):
+                dropped = await database.write(drop, part, ranges.cutoff)
+                if not isinstance(dropped, InUse):
+                    break
+                yield CONTINUE
         except StoreError as error:
             fault = row_fault(error)
             if fault is None and not isinstance(error, DatabaseRefused):
@@ -558,7 +569,9 @@ async def _drop_ranges(database: Database, ranges: Forecast) -> AsyncGenerator[P
             fact = fault.fact if fault else str(error.fields["why"])
             yield Pruned({}, more=True, refused={part: fact})
             continue
-        if dropped:
+        if isinstance(dropped, InUse):
+            yield Pruned({}, more=True, in_use={part: dropped.fact})
+        elif dropped:
             count += 1
             yield Pruned({State.SUCCEEDED: dropped.tasks}, more=True, ranges=[part])
     last = START if count else None

@@ -1,6 +1,7 @@
 """The partitioned history on PostgreSQL: ranges of ids that are created in advance and dropped as a whole."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Iterator
 from datetime import timedelta
@@ -406,6 +407,7 @@ async def test_a_range_that_a_view_depends_on_is_named_and_the_others_are_droppe
     ((part, fact),) = [item for pruned in rounds for item in pruned.refused.items()]
     assert part == FIRST
     assert fact.startswith("2BP01 cannot drop table")
+    assert sum(pruned.tasks.get(State.SUCCEEDED, 0) for pruned in rounds) == 6  # those of the view by row
     await change(database, sa.text("DROP VIEW mine"))
     assert (await enforced(database)).ranges == [FIRST]
 
@@ -419,5 +421,20 @@ async def test_a_range_that_is_locked_is_named_and_the_others_are_dropped(databa
         await tx.execute(sa.text(f"LOCK TABLE task_history_from_{FIRST.first} IN SHARE MODE"))
         rounds = [pruned async for pruned in enforce(database, WEEK, 0)]
     assert [part for pruned in rounds for part in pruned.ranges] == [made[0]]
-    ((part, fact),) = [item for pruned in rounds for item in pruned.refused.items()]
+    ((part, fact),) = [item for pruned in rounds for item in pruned.in_use.items()]
     assert (part, fact[:6]) == (FIRST, "55P03 ")
+
+
+async def test_a_range_that_is_locked_for_a_moment_is_dropped_by_the_same_prune(database: Database) -> None:
+    await extended(database)
+    await fill(database, FIRST.first, 3, days_ago(30))
+    await use_up(database, FIRST)
+    dropped, rounds = list[Range](), 0
+    async with contextlib.AsyncExitStack() as holder:
+        tx = await holder.enter_async_context(database.writing())
+        await tx.execute(sa.text(f"LOCK TABLE task_history_from_{FIRST.first} IN SHARE MODE"))
+        async for pruned in enforce(database, WEEK, 0):
+            dropped, rounds = [*dropped, *pruned.ranges], rounds + 1
+            if rounds == 4:
+                await holder.aclose()
+    assert dropped == [FIRST]

@@ -37,8 +37,13 @@ NO_RIGHTS = (
 )
 
 NOT_DROPPED = (
-    "could not drop the history partition of tasks %d to %d: %s. A view or a foreign key of another application may "
-    "depend on it; the next prune tries again"
+    "could not drop the history partition of tasks %d to %d: %s. Its old tasks are deleted row by row. A view or a "
+    "foreign key of another application may depend on it; the next prune tries again"
+)
+
+IN_USE = (
+    "could not drop the history partition of tasks %d to %d: %s. Another transaction or a vacuum uses it; the next "
+    "prune tries again"
 )
 
 KEEPS_ROWS = (
@@ -96,8 +101,9 @@ class Maintenance:
         async with contextlib.aclosing(rounds):
             async for pruned in rounds:
                 self._reached.update(pruned.reached)
-                for part, fact in pruned.refused.items():
-                    log.warning(NOT_DROPPED, part.first, part.end - 1, one_line(fact, LONGEST_FACT))
+                for text, reasons in ((NOT_DROPPED, pruned.refused), (IN_USE, pruned.in_use)):
+                    for part, fact in reasons.items():
+                        log.warning(text, part.first, part.end - 1, one_line(fact, LONGEST_FACT))
                 if self._stopping():
                     return
                 await asyncio.sleep(PAUSE)
