@@ -250,8 +250,13 @@ class Lanes:
     next_due: float | None = None
     """Seconds from the last survey until another accepted lane becomes due; None without one."""
 
-    def survey(self, heads: Iterable[Head]) -> None:
-        """Start over with the result of a survey."""
+    def survey(self, heads: Iterable[Head], position: Callable[[Any], Any] | None = None) -> None:
+        """Start over with the result of a survey.
+
+        Args:
+            position: converts the time of a head to the form of positions, so that claims start at the first tasks
+                that a slow survey found; None to start before all tasks.
+        """
         claimable, due = self._record(heads)
         self.limited.survey(
             (head.lane for head in due if head.limited), (head.lane for head in claimable if head.limited)
@@ -260,6 +265,9 @@ class Lanes:
         for lane in self.limited.due:  # their claims start over too
             self._passed.pop(lane, None)
         self._remember(reversed(list(islice(self.heads, RECALLED))))
+        if position is not None:
+            self.positions = {}
+            self.find(due, position)
         self.next_due = min((head.wait for head in claimable if head.wait > 0), default=None)
 
     def _record(self, heads: Iterable[Head]) -> tuple[list[Head], list[Head]]:

@@ -50,8 +50,8 @@ class Pace:
     every: float = EVERY
     most: float = math.inf
     _next: float = 0.0
-    _last: float = 0.0
-    """Seconds that the query before took."""
+    last: float = 0.0
+    """Seconds that the last query took."""
     usual: float = 0.0
     """Seconds that the quicker one of the last two queries took."""
     _early: float = 0.0
@@ -74,7 +74,7 @@ class Pace:
 
     def record(self, start: float, end: float) -> None:
         """Record the start and end of a query, in monotonic seconds; the quicker one of the last two counts."""
-        self.usual, self._last = min(self._last, end - start), end - start
+        self.usual, self.last = min(self.last, end - start), end - start
         self._next = end + max(self.every, min(self.most, SHARE * self.usual))
         self._early = end + EARLY * self.usual
 

@@ -71,6 +71,24 @@ async def test_a_task_of_a_known_lane_needs_no_survey(
     assert done == {"work": 2}
 
 
+async def test_one_long_survey_makes_the_next_ones_run_beside_the_claims(
+    harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey, "QUICK", inf)
+    monkeypatch.setattr(survey, "LONG", -1.0)
+    first = await harness.submit("work")
+    async with harness.running(poll_interval="1h") as runner:
+        await harness.wait_for(first)
+        claimer = runner.claimer
+        (position,) = claimer.lanes.passed(claimer.lanes.lately).values()
+        assert position > claimer.lanes.start
+        await until(lambda: claimer._beside.is_needed() and claimer._beside._task is None)
+        await harness.wait_for(await harness.submit("other"))
+        monkeypatch.setattr(survey, "LONG", inf)
+        assert not claimer._beside.is_needed()
+    assert done == {"work": 1, "other": 1}
+
+
 async def test_a_survey_beside_the_claims_finds_other_lanes(harness: Harness, done: Counter[str]) -> None:
     async with harness.running(poll_interval="1h") as runner:
         await has_a_known_lane(harness, runner)

@@ -17,6 +17,9 @@ log = logging.getLogger("runner.claim")
 ANSWERS = 4
 """Answers of an idle server that a quick survey takes at most, besides QUICK."""
 
+LONG = 0.5
+"""Seconds of a single survey after which the next ones run beside the claims, until one shows that they are quick."""
+
 NEVER_CLAIMED = "task %d (%s) in queue %s is never claimed: `runner why %d` names the reason and the remedy"
 
 
@@ -47,7 +50,8 @@ class LaneSurvey:
 
         An old snapshot of another client keeps the entries of claimed tasks in the index, and each survey reads them.
         """
-        return self._database.dialect.row_locks and self.pace.usual > QUICK + ANSWERS * answer
+        is_slow = self.pace.usual > QUICK + ANSWERS * answer or self.pace.last > LONG
+        return self._database.dialect.row_locks and is_slow
 
     async def beside(self) -> float | None:
         """Read the lanes while claims go on, and add those that are due; return the seconds until another one is."""
@@ -62,7 +66,7 @@ class LaneSurvey:
                 await self._database.read(prepare_look, who)
             self._is_prepared = True
         heads = await self._read()
-        self._lanes.survey(heads)
+        self._lanes.survey(heads, self._database.dialect.position if self.pace.last > LONG else None)
         if self._scope.is_extended and not self._is_cut:  # otherwise due lanes may be missing
             self._scope.record_due(self._lanes.heads)
 
