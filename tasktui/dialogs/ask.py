@@ -230,7 +230,7 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
 
     def _limit(self, text: str) -> Part:
         if self._question.canary and text.lower() == CANARY:
-            return ("✓ in stages; stops when a task fails", "muted")
+            return ("✓ in stages, until a task fails", "muted")
         try:
             limit = parse_limit(text)
         except InvalidInput:

@@ -321,7 +321,7 @@ async def test_a_canary_stops_at_the_same_failure_and_the_audit_shows_its_fate(
     async with watch("failures") as operator, ending(database, lambda id: "f1" if id == ids[-3] else None):
         await operator.sees("ValueError")
         await operator.press("R")
-        await operator.sees("✓ in stages; stops when a task fails", "When            ◆ 1 ┄┄ ◆ 3 ┄┄ ━")
+        await operator.sees("✓ in stages, until a task fails", "When            ◆ 1 ┄┄ ◆ 3 ┄┄ ━")
         operator.screen.query_one("#answer").value = "5m"
         await confirm(operator)
         await operator.sees("leave out the spread, or the canary")
