@@ -17,8 +17,11 @@ def main() -> int:
     if sys.argv[1:] and not sys.argv[1].startswith("-"):
         return run_command_line()
     import gc
+    import os
     from importlib.util import find_spec
 
+    # The search for plugins of pydantic reads the metadata of every installed package; the console has no use for one.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # Garbage collection during the imports would take a fifth of the start-up time; see `preload`.
     gc.disable()
     if _package_is_hidden("tasktui"):

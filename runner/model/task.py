@@ -3,7 +3,7 @@
 import contextvars
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -68,6 +68,15 @@ class Shown(Described):
     SUCCEEDED = State.SUCCEEDED.value, State.SUCCEEDED.description
     DEAD = State.DEAD.value, State.DEAD.description
     CANCELLED = State.CANCELLED.value, State.CANCELLED.description
+
+
+NEW = timedelta(hours=1)
+"""A dead task is new for so long, and then part of the old stock."""
+
+
+def is_new(ended_at: datetime | None, at: datetime) -> bool:
+    """True if a task or an attempt ended in the last hour."""
+    return ended_at is not None and at - ended_at <= NEW
 
 
 class Move(NamedTuple):

@@ -5,7 +5,7 @@ Tasks are identified by id, never by position.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
 from rich.cells import cell_len
@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter
 from runner.filter.sort import Sort, SortField
-from runner.model.task import Shown
+from runner.model.task import Shown, is_new
 from runner.operations.results import Result
 from runner.queries.counting import Count
 from runner.queries.task_list.row import TaskRow
@@ -189,15 +189,6 @@ class Listing:
 
 def _live(tasks: Iterable[TaskRow]) -> frozenset[int]:
     return frozenset(task.id for task in tasks if not task.state.final)
-
-
-NEW = timedelta(hours=1)
-"""A dead task is new for so long, and then part of the old stock."""
-
-
-def is_new(ended_at: datetime | None, at: datetime) -> bool:
-    """True if a task or an attempt ended in the last hour."""
-    return ended_at is not None and at - ended_at <= NEW
 
 
 class _ListedTask(NamedTuple):

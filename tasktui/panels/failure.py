@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from runner.model.task import Shown
+from runner.model.task import Shown, is_new
 from runner.queries.contrast import Contrast
 from runner.queries.failures import FailureChange, Failures, LatestTask, Shares
 from runner.queries.shard_failures import shards_text
 from runner.text import formatting
 from runner.text.formatting import SIGNS
 from tasktui.data.failures import MOST_LATEST, FailureGroups, GroupDetail
-from tasktui.data.task_list import is_new
 from tasktui.render.code import error_rows
 from tasktui.render.plot import BLOCKS, EIGHTHS, compact, gauge, joined, sparkline
 from tasktui.render.render import Cell, RenderedRow, fitted, handler_cell, line

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
+from functools import cached_property
+from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -53,7 +55,7 @@ AXIS = 7
 """Cells before a plot."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: it keeps what several panels draw
 class View:
     """The data of the panels.
 
@@ -81,10 +83,20 @@ class View:
         """True if no task, runner or schedule exists; False until the schedules are read."""
         return self.slow is not None and not (self.data.queues or self.data.runners or self.slow.schedules)
 
+    @cached_property
+    def _end(self) -> datetime:
+        return self.data.last_minute(self.span[1])
+
+    @cached_property
+    def _minutes(self) -> dict[str, list[float]]:
+        return {}
+
     def minutes(self, name: str) -> list[float]:
         """A count per minute over the span, up to the last minute of the plots."""
-        flows, end = self.data.flows or self.data.hour, self.data.last_minute(self.span[1])
-        return per_minute(flows, end, lambda flow: getattr(flow, name), self.span[1])
+        if name not in self._minutes:
+            flows, count = self.data.flows or self.data.hour, attrgetter(name)
+            self._minutes[name] = per_minute(flows, self._end, count, self.span[1])
+        return self._minutes[name]
 
     @property
     def behind(self) -> list[float]:
@@ -111,7 +123,7 @@ class View:
     @property
     def time(self) -> Span:
         """The time of the plots."""
-        end = self.data.last_minute(self.span[1]).replace(second=0, microsecond=0) + MINUTE
+        end = self._end.replace(second=0, microsecond=0) + MINUTE
         return Span(end - self.span[1] * MINUTE, end, self.zone)
 
 

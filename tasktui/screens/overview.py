@@ -15,21 +15,19 @@ from textual.widget import Widget
 
 from runner.db.transaction import Transaction
 from runner.model.alert import Silence
+from runner.model.task import is_new
 from runner.queries.alerts.facts import AlertFacts
-from runner.queries.alerts.records import read_silences
 from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.counting import Count, WaitingCounts
 from runner.queries.counts import MINUTE, QueueCounts, named_counts
 from runner.queries.counts import waiting as read_backlog
 from runner.queries.overview import Diagnoses, Overview, day, deepened, diagnoses, read_overview, waits
-from runner.queries.recovery import Recovery, recovery
 from runner.queries.reports import MinuteFlow
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
 from tasktui.data.alerts import NO_FLOWS, Attention, attention, unavailable_databases
 from tasktui.data.queue_order import ORDERS, name_matcher, sorted_queues
-from tasktui.data.task_list import is_new
 from tasktui.panels import overview as panels
 from tasktui.panels import side as side_panels
 from tasktui.panels.overview import View
@@ -88,6 +86,7 @@ COLUMNS = (
 )
 
 if TYPE_CHECKING:  # The first screen does not need these.
+    from runner.queries.recovery import Recovery
     from tasktui.data.background import Background
     from tasktui.data.values import Copyable
 
@@ -110,7 +109,7 @@ class OverviewRest(NamedTuple):
     silences: tuple[Silence, ...]
     waits: Mapping[str, Mapping[datetime, float]]
     flows: tuple[MinuteFlow, ...]
-    recovery: Recovery | None
+    recovery: "Recovery | None"
 
 
 async def _none() -> None:
@@ -206,7 +205,9 @@ class OverviewScreen(LiveScreen):
 
     async def _read_rest(self, tx: Transaction, last: Overview, named: Sequence[str]) -> "OverviewRest":
         """Run the expensive queries, about the problems of the last overview and the queues that a filter names."""
-        from tasktui.data.background import read_background  # not needed for the first data
+        from runner.queries.alerts.records import read_silences  # none of these is needed for the first data
+        from runner.queries.recovery import recovery
+        from tasktui.data.background import read_background
 
         behind = tuple(queue.queue for queue in last.queues if queue.falls_behind)
         failing = tuple(last.failing)

@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from runner.filter.parse import Filter
 from runner.filter.sort import NEWEST, Sort, SortField, parse_sort
-from runner.model.task import Shown, State
+from runner.model.task import Shown, State, is_new
 from runner.queries.task_list.compile import QUIET
 from runner.text.formatting import SIGNS
 from tasktui.actions.action import Targets
@@ -23,7 +23,6 @@ from tasktui.data.task_list import (
     Listing,
     columns_for,
     empty_column,
-    is_new,
     list_line,
     longest_key,
 )

@@ -10,6 +10,8 @@ from typing import Any, ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.events import Resize
+from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Input
@@ -169,6 +171,8 @@ class LiveScreen(FramedScreen):
         self.frame = ScreenFrame(self)
         self._input_error = ""
         self._snapshot: object = None
+        self._drawn = Size()
+        """The size at the last layout."""
 
     @on(Notice)
     def _name_database(self, message: Notice) -> None:
@@ -203,9 +207,11 @@ class LiveScreen(FramedScreen):
         self.bindings_updated_signal.subscribe(self, lambda _: self.call_after_refresh(self.frame.update_keys))
         self.set_interval(TICK, self._tick)
 
-    def on_resize(self) -> None:
-        """Lay out the parts again."""
-        self.redraw()
+    def on_resize(self, event: Resize) -> None:
+        """Lay out the parts again. A scroll bar, or a part that grows, changes no size of the screen."""
+        if self.is_mounted and event.size != self._drawn:
+            self._drawn = event.size
+            self.redraw()
 
     def redraw(self) -> None:
         """Draw everything again, after a change of the size or the theme."""

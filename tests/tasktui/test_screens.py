@@ -11,6 +11,8 @@ from typing import Any, Literal
 import pytest
 import sqlalchemy as sa
 from rich.cells import cell_len
+from textual.events import Resize
+from textual.geometry import Size
 
 from runner.db.database import Database
 from runner.db.transaction import clock
@@ -134,6 +136,21 @@ async def test_a_missing_task_is_reported(watch: Watch) -> None:
         await operator.command("task 999")
         await operator.sees("Task 999 does not exist", "runner show 999 --archive", "! not read")
         assert "No task is open" not in operator.text
+
+
+@ON_ONE_DATABASE
+async def test_only_another_size_draws_a_screen_again(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watch("overview") as operator:
+        await operator.sees("QUEUES")
+        drawn = list[Size]()
+        monkeypatch.setattr(operator.screen, "redraw", lambda: drawn.append(operator.screen.size))
+        operator.screen.query_one("#figures").styles.height = 9  # the screen gets a scroll bar
+        await operator.pilot.pause()
+        operator.screen.post_message(Resize(operator.screen.size, Size(120, 90)))
+        await operator.pilot.pause()
+        assert not drawn
+        await operator.pilot.resize_terminal(*NARROW)
+        assert drawn == [Size(*NARROW)]
 
 
 @ON_ONE_DATABASE
