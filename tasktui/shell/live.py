@@ -35,7 +35,10 @@ SHARE = 40
 """The pause after a query, in multiples of its duration, so that the console adds little load."""
 
 SLOWEST = 10.0
-"""Maximum pause in seconds while the database responds."""
+"""Maximum pause in seconds while queries take seconds at most."""
+
+SLOW_SHARE = 4
+"""The least pause in multiples of the duration: many dead rows make a query of seconds, which takes a processor."""
 
 UNFOCUSED = 5.0
 """Seconds between queries while the terminal has no focus."""
@@ -86,7 +89,7 @@ class Poller:
             focused: the terminal has focus.
         """
         self.looking, self.failures, self.read_at, self.error = False, 0, now, ""
-        pause = max(PERIOD if focused else UNFOCUSED, min(took * SHARE, SLOWEST))
+        pause = max(PERIOD if focused else UNFOCUSED, min(took * SHARE, SLOWEST), took * SLOW_SHARE)
         self.next = 0.0 if self.again else now + pause
 
     def failed(self, now: float, error: str) -> None:
@@ -117,8 +120,10 @@ class Poller:
         return f"{prefix}{trouble}" if trouble else ""
 
     def age(self, now: float) -> str:
-        """The age of the data on the screen; empty until the next query is late."""
-        if self.read_at is None or self.frozen or now - max(self.next, self.read_at) <= OLD:
+        """The age of the data on the screen; empty until the next query is late, or would be after a usual pause."""
+        if self.read_at is None or self.frozen:
+            return ""
+        if now - max(min(self.next, self.read_at + SLOWEST), self.read_at) <= OLD:
             return ""
         return formatting.age(int(now - self.read_at))
 

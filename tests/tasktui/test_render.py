@@ -49,7 +49,7 @@ from tasktui.render.rows import plain, width_of, wrapped
 from tasktui.screens.failures import upper_rows
 from tasktui.screens.runners import claimed_rows
 from tasktui.screens.task import task_rows
-from tasktui.shell.live import LONGEST_WAIT, PERIOD, SLOWEST, UNFOCUSED, Poller
+from tasktui.shell.live import LONGEST_WAIT, OLD, PERIOD, SLOW_SHARE, SLOWEST, UNFOCUSED, Poller
 from tasktui.widgets.table import Table
 from tests.tasktui.test_commands import NOW, row, story
 
@@ -487,8 +487,11 @@ def test_a_feed_never_looks_twice_at_once_and_backs_off() -> None:
     assert feed.due(100 + PERIOD)
     feed.succeeded(100, 0.001, focused=False)
     assert feed.next == 100 + UNFOCUSED
-    feed.succeeded(100, 60)
+    feed.succeeded(100, 2)
     assert feed.next == 100 + SLOWEST
+    feed.succeeded(200, 8)
+    assert feed.next == 200 + 8 * SLOW_SHARE
+    assert (feed.age(200 + SLOWEST), feed.age(200 + SLOWEST + OLD + 1)) == ("", "15s")
     for _ in range(20):
         feed.failed(100, "no answer")
     assert feed.next == 100 + LONGEST_WAIT
