@@ -21,6 +21,7 @@ from runner.store.settle import settle
 from runner.urls import parse_url
 from tests.conftest import on_postgresql
 from tests.postgres.logins import logins
+from tests.store.plans import watch
 from tests.store.runners import Runner, settle_done, settlement
 from tests.store.table import change, count, live, past, put
 
@@ -55,6 +56,25 @@ async def test_sequences_of_a_sound_database_are_not_late(database: Database) ->
     await finished(runner, Done())
     assert await database.read(late_sequences) == []
     assert await database.write(repair_sequences) == []
+
+
+@on_postgresql
+@pytest.mark.usefixtures("new_database")
+async def test_the_look_reads_no_dead_entries_of_finished_tasks(database: Database, migrated_url: str) -> None:
+    """With seven million of them, each runner and each new producer read for two seconds."""
+    opened = Database.open(migrated_url)
+    looking, pages = watch(opened), list[int]()
+    rows = sa.select(sa.literal("work")).select_from(sa.func.generate_series(1, 10_000).table_valued("number"))
+    try:
+        for _ in range(2):
+            async with looking.seeing() as cost:
+                assert await opened.read(late_sequences) == []
+            pages.append(cost.pages)
+            await change(database, sa.insert(database.tables.task).from_select(["handler"], rows))
+            await change(database, sa.delete(database.tables.task))
+    finally:
+        await opened.dispose()
+    assert pages[1] < pages[0] + 50
 
 
 async def test_late_sequences_are_found_and_repaired(database: Database) -> None:

@@ -60,7 +60,7 @@ async def late_sequences(tx: MigrationTransaction) -> list[LateSequence]:
     """Find the sequences that are behind the ids of their rows. A sequence that this login may not read is left out.
 
     Args:
-        tx: open transaction. It executes one statement, which reads the end of one index per column.
+        tx: open transaction. It executes one statement, which reads one index per column, beyond its sequence.
     """
     row = (await tx.connection.execute(_last_ids(tx.connection.dialect.name, tx.tables))).one()
     return late_sequences_of(row, tx.tables)
@@ -76,8 +76,10 @@ def last_ids_text(tables: Tables, driver: sa.Dialect) -> str:
 def _last_ids(dialect: str, tables: Tables) -> "sa.Select[*tuple[Any, ...]]":
     columns = []
     for table, ids in _numbered(tables).items():
-        columns.append(_last_in_server(table) if DIALECTS[dialect].is_server else _last_in_file(table))
-        columns += [sa.select(sa.func.max(column)).scalar_subquery() for column in ids]
+        last = _last_in_server(table) if DIALECTS[dialect].is_server else _last_in_file(table)
+        # Only beyond the sequence: a table of tasks that have just ended has millions of dead entries before it.
+        beyond = sa.select(last).scalar_subquery()
+        columns += [last, *(sa.select(sa.func.max(each)).where(each > beyond).scalar_subquery() for each in ids)]
     return sa.select(*columns)
 
 
