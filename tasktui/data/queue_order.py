@@ -123,13 +123,17 @@ def arranged(queues: Sequence[QueueCounts], order: str, *, reverse: bool = False
     return sorted(by_name, key=lambda queue: figure(queue) if reverse else -figure(queue))
 
 
-def sorted_queues(overview: Overview) -> list[QueueCounts]:
+def sorted_queues(overview: Overview, named: Sequence[QueueCounts] = ()) -> list[QueueCounts]:
     """The queues: those that fail, others in trouble, and the rest, each by name.
+
+    Args:
+        named: queues that a filter names; those that are not listed are added.
 
     While no task arrives or ends, no queue falls behind: then the one with the most ready tasks comes first, and of
     equal ones the one that waits longest. A queue that just fell behind keeps its place for a minute.
     """
-    queues, failing = overview.queues, overview.failing
+    listed, failing = {queue.queue for queue in overview.queues}, overview.failing
+    queues = [*overview.queues, *(queue for queue in named if queue.queue not in listed)]
     still = not any(queue.arrived.number or queue.minute.finished for queue in queues)
     neglected = {queue for handler in overview.unknown if handler.due >= NEGLECTED for queue in handler.queues}
 

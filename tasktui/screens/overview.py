@@ -212,7 +212,8 @@ class OverviewScreen(LiveScreen):
         behind = tuple(queue.queue for queue in last.queues if queue.falls_behind)
         failing = tuple(last.failing)
         wide, is_capped = self.size.width >= WIDE, any(queue.is_capped for queue in last.queues)
-        names = tuple(sorted(queue.queue for queue in sorted_queues(last)[:MOST_WAITS]))
+        queues, is_named = sorted_queues(last, self._filter.named or ()), name_matcher(self._filter.names)
+        names = tuple(sorted([queue.queue for queue in queues if is_named(queue.queue)][:MOST_WAITS]))
         ask = partial(diagnoses, tx, behind, failing)
         find = partial(named_counts, tx, name_matcher(named), named)
         plots = tx.gather(
@@ -257,7 +258,7 @@ class OverviewScreen(LiveScreen):
         upper = panels.attention(view, width, MOST_ALERTS_TALL if tall else MOST_ALERTS)
         left = width - SIDE - 2 if wide else width
         middle = [BLANK, *panels.figures(view, left), BLANK] if normal else []
-        queues = self._filter.apply(sorted_queues(view.data))
+        queues = self._filter.apply(sorted_queues(view.data, self._filter.named or ()))
         table = self.query_one("#queues", Table)
         order = table.steady((queue.queue for queue in queues), self._filter.sort)
         keeps_order = order != tuple(queue.queue for queue in queues)

@@ -51,11 +51,9 @@ class QueueFilter(CompletionInput):
         """The queues that match, in the order.
 
         Args:
-            queues: the listed queues, sorted by trouble.
+            queues: the listed queues and the named ones, sorted by trouble.
         """
-        listed = {queue.queue for queue in queues}
-        every = [*queues, *(queue for queue in self.named or () if queue.queue not in listed)]
-        return arranged([queue for queue in every if self._matches(queue)], self.order, reverse=self.reverse)
+        return arranged([queue for queue in queues if self._matches(queue)], self.order, reverse=self.reverse)
 
     def notes(self) -> list[Part]:
         """The filter and the order, for the title of the queues; empty for the first ones."""

@@ -1,23 +1,26 @@
 """The filter and the order of the queues on the overview."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 
 from runner.db.database import Database
+from runner.db.transaction import Transaction
 from runner.errors import InvalidInput
 from runner.model.task import State
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
 from runner.queries.counting import Count
 from runner.queries.counts import QueueCounts, queue_survey
+from runner.queries.overview import waits
 from runner.queries.reports import Flow
-from tasktui.data.queue_order import ORDERS, arranged, matcher
+from tasktui.data.queue_order import ORDERS, arranged, matcher, sorted_queues
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_past, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 from tests.tasktui.test_mouse import click
-from tests.tasktui.test_overview import BEHIND, queue
+from tests.tasktui.test_overview import BEHIND, overview_of, queue
 
 
 def named(name: str, ready: int = 0, dead: int = 0, oldest: float | None = None) -> QueueCounts:
@@ -110,6 +113,24 @@ async def test_queues_are_filtered_and_sorted_by_key(database: Database, watch: 
         await operator.sees("↓ ready")
 
 
+def test_a_named_queue_in_trouble_comes_before_the_listed_ones() -> None:
+    found = [queue("alpha"), queue("zeta", lost=Count(1))]
+    order = sorted_queues(overview_of(queue("alpha"), queue("beta")), found)
+    assert [each.queue for each in order] == ["zeta", "alpha", "beta"]
+
+
+def spy_on_waits(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The queues whose waits the overview reads, by query."""
+    asked = list[set[str]]()
+
+    def read(tx: Transaction, names: tuple[str, ...]) -> Any:
+        asked.append(set(names))
+        return waits(tx, names)
+
+    monkeypatch.setattr("tasktui.screens.overview.waits", read)
+    return asked
+
+
 async def test_a_filter_finds_queues_that_are_not_listed_by_their_names(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +144,7 @@ async def test_a_filter_finds_queues_that_are_not_listed_by_their_names(
         table = operator.screen.query_one(Table)
         await operator.sees("2+ queues")
         assert set(table.keys) == {"alpha", "beta"}
+        asked = spy_on_waits(monkeypatch)
         for text, found in (
             ("MAIL", {"mail.eu", "mail.us", "mail.dead"}),
             ("mail.* ready>0 -us", {"mail.eu"}),
@@ -135,6 +157,9 @@ async def test_a_filter_finds_queues_that_are_not_listed_by_their_names(
             await operator.press("enter")
             await operator.sees(f"{len(found)} of 2+ queues")
             assert set(table.keys) == found
+            if text == "MAIL":  # their waits are read too
+                await operator.press("r")
+                await operator.until(partial(asked.__contains__, found))
         await operator.press("slash")
         await operator.type("dead>0")
         await operator.press("enter")
