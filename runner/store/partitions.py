@@ -124,7 +124,8 @@ async def assess(tx: Transaction, part: Range, next_id: int, before: datetime, s
     """Determine the age of the rows of a range, and the number of rows that may still arrive.
 
     Args:
-        tx: an open transaction; one statement is executed, which reads at most FEW rows of each table.
+        tx: an open transaction; one statement is executed, which reads at most FEW rows of each table. It looks for
+            live tasks only in a range that may be dropped: it passes the dead entries of all tasks that have ended.
         next_id: the next id of the task sequence.
         before: tasks that finished before this time are old.
         soon: tasks that finished before this time will be old after the leeway.
@@ -135,9 +136,10 @@ async def assess(tx: Transaction, part: Range, next_id: int, before: datetime, s
     youngest = finished.order_by(past.finished_at.desc()).offset(FEW).limit(1).scalar_subquery()
     live = sa.select(task.id).where(task.id >= part.first, task.id < part.end).limit(FEW + 1).subquery()
     number = sa.select(sa.func.count()).select_from(live).scalar_subquery()
-    statement = sa.select(number <= FEW, oldest < before, youngest < before, youngest < soon)
-    (row,) = await tx.rows(statement)
-    return RangeState(part.end <= next_id, *row)
+    used_up = part.end <= next_id
+    few_live = sa.case((oldest >= before, sa.true()), else_=number <= FEW) if used_up else sa.true()
+    (row,) = await tx.rows(sa.select(few_live, oldest < before, youngest < before, youngest < soon))
+    return RangeState(used_up, *row)
 
 
 def within(tables: Tables, part: Range) -> tuple[sa.ColumnElement[bool], ...]:

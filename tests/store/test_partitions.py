@@ -13,20 +13,22 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.schema.partitions import WIDTH, full_name
+from runner.db.transaction import clock
 from runner.errors import DatabaseRefused
 from runner.model.outcome import Dead
 from runner.model.task import DependsOn, Scope, State
 from runner.operations.results import Actor, Target
 from runner.operations.retry import requeue
-from runner.policy.partitions import FEW, Range
+from runner.policy.partitions import FEW, Fate, Range, fate
 from runner.policy.retention import Retention
 from runner.queries.health import health
 from runner.queries.task.detail import task_detail
-from runner.store.partitions import extend, read_layout
+from runner.store.partitions import assess, extend, read_layout
 from runner.store.retention import START, Pruned, enforce, forget_gone
 from tests.conftest import on_postgresql
 from tests.postgres import login
 from tests.store.dependencies import sweep
+from tests.store.plans import watch
 from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
 from tests.store.runners import Runner, settle_done, settlement
 from tests.store.table import change, count, live, past, put
@@ -181,6 +183,25 @@ async def test_an_old_range_is_dropped_with_all_that_belongs_to_its_tasks(databa
         for column in (tx.tables.attempt.c.task_id, tx.tables.audit.c.task_id):
             rows = await tx.rows(sa.select(column).distinct().order_by(column))
             assert [row[0] for row in rows] == [21, 22, 23]
+
+
+async def test_a_young_range_is_assessed_without_the_dead_entries_of_its_tasks(
+    database: Database, migrated_url: str
+) -> None:
+    await fill(database, FIRST.first, 3, days_ago(1))
+    rows = sa.select(sa.literal("work")).select_from(sa.func.generate_series(1, 10_000).table_valued("number"))
+    await change(database, sa.insert(database.tables.task).from_select(["handler"], rows))
+    await change(database, sa.delete(database.tables.task))
+    opened = Database.open(migrated_url)
+    looking = watch(opened)
+    try:
+        before = await opened.read(clock) - WEEK.states[State.SUCCEEDED]
+        async with looking.seeing() as cost:
+            state = await opened.read(assess, FIRST, FIRST.end, before, before)
+    finally:
+        await opened.dispose()
+    assert (state.used_up, state.old, fate(state)) == (True, False, Fate.KEEP)
+    assert cost.pages < 50  # more than 200 with these
 
 
 async def test_concurrent_prunes_drop_a_range_once(database: Database, rival: Database) -> None:
