@@ -9,6 +9,7 @@ from runner.model.task import NewTask
 from runner.policy.lanes import Head, Lane
 from runner.store.claim.survey import DENSE, SurveyScope, survey
 from runner.store.submit import submit_many
+from tests.conftest import on_postgresql
 from tests.store.plans import watch
 from tests.store.runners import Runner
 from tests.store.table import change, edit, make_due, pause, put, put_many
@@ -167,3 +168,25 @@ async def test_a_survey_searches_the_index_once_for_each_lane(database: Database
             assert cost.statements == 1
     finally:
         await opened.dispose()
+
+
+@on_postgresql
+@pytest.mark.usefixtures("new_database")
+async def test_a_survey_passes_the_dead_entries_of_a_lane_once(
+    database: Database, rival: Database, migrated_url: str
+) -> None:
+    dead, opened = 5_000, Database.open(migrated_url)
+    looking = watch(opened)
+    try:
+        await opened.read(survey, SurveyScope(["work"], (), 1))  # opens the connection
+        async with rival.reading() as tx:
+            await tx.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))
+            await tx.execute(sa.select(sa.func.now()))
+            await put_many(database, dead)
+            await change(database, sa.delete(database.tables.task))
+            await put(database)
+            async with looking.seeing() as cost:
+                assert len(await opened.read(survey, SurveyScope(["work"], (), 10))) == 1
+    finally:
+        await opened.dispose()
+    assert 100 < cost.pages < 250  # two passes touch 328

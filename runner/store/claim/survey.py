@@ -156,7 +156,8 @@ def _refused(tables: Tables, lane: sa.Subquery) -> sa.ScalarSelect[int]:
     """The id of the first task of a lane if no claim ever takes it; null otherwise."""
     task = tables.task.alias("first").c
     never = CLAIM_POLICY.is_never_claimed(task, ClaimScope(tables))
-    mine = (task[name] == lane.c[name] for name in LANE)
+    # From its time on: the walk has passed the dead entries before it already.
+    mine = (*(task[name] == lane.c[name] for name in LANE), task.run_at >= lane.c.run_at)
     first = sa.select(sa.case((never, task.id))).where(is_state(task.state, State.WAITING), *mine)
     first = first.order_by(*CLAIM_POLICY.order.within_lane(task)).limit(sa.literal_column("1"))
     return first.correlate(lane).scalar_subquery()

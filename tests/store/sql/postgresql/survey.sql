@@ -90,6 +90,7 @@ SELECT
             AND first.priority = selection.priority
             AND first.hosts = selection.hosts
             AND first.retried = selection.retried
+            AND first.run_at >= selection.run_at
         ORDER BY first.run_at, first.id
         LIMIT 1
     ) AS anon_2,
