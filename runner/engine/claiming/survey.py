@@ -6,7 +6,7 @@ import time
 from runner.db.database import Database
 from runner.engine.claiming.scans import ScanScope
 from runner.policy.lanes import Head, Lanes
-from runner.policy.polling import QUICK, Pace
+from runner.policy.polling import Pace
 from runner.store.claim.look import prepare_look
 from runner.store.claim.plain import Claimant, prepare_claims
 from runner.store.claim.survey import DENSE, MANY, survey
@@ -14,10 +14,12 @@ from runner.text.sanitize import one_line
 
 log = logging.getLogger("runner.claim")
 
-ANSWERS = 4
-"""Answers of an idle server that a quick survey takes at most, besides QUICK."""
+QUICK, ANSWERS, PER_LANE = 0.02, 2, 0.0001
+"""The longest quick survey: seconds, answers of an idle server, and seconds per lane that it found, together.
 
-LONG = 0.5
+Claims wait for quick surveys, about once a second."""
+
+LONG = 1.0
 """Seconds of a single survey after which the next ones run beside the claims, until one shows that they are quick."""
 
 NEVER_CLAIMED = "task %d (%s) in queue %s is never claimed: `runner why %d` names the reason and the remedy"
@@ -36,6 +38,8 @@ class LaneSurvey:
         self._database, self._scope, self._lanes = database, scope, lanes
         self.pace = Pace()
         self._is_prepared = False
+        self._found = 0
+        """Lanes that the last survey found."""
         self._is_cut = False
         """True if the last survey left lanes out."""
         self._skip = 0
@@ -50,7 +54,8 @@ class LaneSurvey:
 
         An old snapshot of another client keeps the entries of claimed tasks in the index, and each survey reads them.
         """
-        is_slow = self.pace.usual > QUICK + ANSWERS * answer or self.pace.last > LONG
+        lanes = PER_LANE * self._found
+        is_slow = self.pace.usual > QUICK + ANSWERS * answer + lanes or self.pace.last > LONG + lanes
         return self._database.dialect.row_locks and is_slow
 
     async def beside(self) -> float | None:
@@ -77,7 +82,7 @@ class LaneSurvey:
             heads = await self._database.read(survey, self._scope.survey(MANY, self._skipped, dense))
         finally:
             self.pace.record(started, time.monotonic())
-        self._is_cut = len(heads) == MANY
+        self._found, self._is_cut = len(heads), len(heads) == MANY
         self._report_refused(heads)
         return heads
 
