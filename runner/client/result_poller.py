@@ -72,12 +72,14 @@ class PolledTask:
         since: start of the wait, monotonic.
         due: time of the next query, monotonic; infinite during a query without news.
         queried: time of the last query, monotonic; 0 before the first.
+        heard: True after news during a query that may concern other tasks.
     """
 
     since: float
     due: float
     waits: list[ResultWait] = field(default_factory=list)
     queried: float = 0.0
+    heard: bool = False
 
     def start_query(self) -> None:
         """Leave the time of the next query to news during this one, or to `schedule_next` after it."""
@@ -90,8 +92,9 @@ class PolledTask:
             now: the time, monotonic.
             rest: the shortest interval in seconds.
         """
-        self.queried = now
-        self.due = min(self.due, now + min(LATEST, max(SOONEST, rest, SHARE * (now - self.since))))
+        share = NEWS_SHARE if self.heard else SHARE
+        self.queried, self.heard = now, False
+        self.due = min(self.due, now + min(LATEST, max(SOONEST, rest, share * (now - self.since))))
 
     def advance(self, now: float, certain: bool) -> None:
         """Advance the next query after news.
@@ -99,6 +102,9 @@ class PolledTask:
         Args:
             certain: True if the news concern this task.
         """
+        if self.due == inf and not certain:
+            self.heard = True
+            return
         rest = 0.0 if certain else NEWS_SHARE * (now - self.since)
         self.due = min(self.due, max(now, self.queried + rest))
 

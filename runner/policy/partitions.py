@@ -70,7 +70,8 @@ class RangeState(NamedTuple):
 
     Args:
         used_up: True if all its ids have been assigned.
-        few_live: True if at most FEW of its tasks are live.
+        few_live: True if at most FEW of its tasks are live; also True if they were not counted, because the range is
+            young or not used up.
         old: True if its oldest row exceeds the retention; None without rows.
         all_old: True if all but FEW of its rows exceed the retention; None if it has no more than FEW rows.
         soon_old: the same, after the leeway.

@@ -31,8 +31,8 @@ While another client holds an old snapshot, dead index entries accumulate, and e
 reads them all. This bounds its share of the time to a twentieth. A single slow survey does not count: the time is that
 of the process, which also waits for a processor, a connection and the network."""
 
-EARLY = 4
-"""The same multiple for a survey that a submit asks for, in place of SHARE."""
+EARLY, EARLIEST = 4, 0.25
+"""The same multiple for a survey that a submit asks for, in place of SHARE; and the shortest pause in seconds."""
 
 QUICK = 0.05
 """Seconds up to which a query from the head of an index is as quick as one without dead entries."""
@@ -76,7 +76,7 @@ class Pace:
         """Record the start and end of a query, in monotonic seconds; the quicker one of the last two counts."""
         self.usual, self.last = min(self.last, end - start), end - start
         self._next = end + max(self.every, min(self.most, SHARE * self.usual))
-        self._early = end + EARLY * self.usual
+        self._early = end + max(min(self.every, EARLIEST), EARLY * self.usual)
 
 
 @dataclass

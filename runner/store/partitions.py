@@ -1,5 +1,6 @@
 """Partitions of the history: their layout, creating id ranges ahead of the ids, and dropping old ones as a whole."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -81,7 +82,10 @@ SPACE = 0x7461736B
 """The first key of the advisory locks ("task"); the second is the oid of the table."""
 
 LOCK_TIMEOUT = "50ms"
-"""Lock timeout. Settles queue behind the lock request, so it is shorter than their own lock timeout."""
+"""Longest wait for each table lock. Settles queue behind the request; they wait for 100 ms themselves."""
+
+TRIES, PAUSE = 8, 0.2
+"""Tries to drop a range that another transaction uses, and the seconds between them."""
 
 LOCK = sa.text("SELECT pg_try_advisory_xact_lock(:space, CAST(CAST(:whole AS regclass) AS oid)::integer)")
 
@@ -302,7 +306,7 @@ async def drop(tx: Transaction, part: Range, cutoff: Cutoff) -> Dropped | InUse 
     These few, and parents of open dependencies, move to the default partition.
 
     Returns:
-        The dropped range, or the reason to try again soon. None if another runner drops ranges, if the range is gone,
+        The dropped range, or the reason if all tries failed. None if another runner drops ranges, if the range is gone,
         or if it has young rows.
 
     Raises:
@@ -317,8 +321,13 @@ async def drop(tx: Transaction, part: Range, cutoff: Cutoff) -> Dropped | InUse 
         return None
     estimate = layout.ranges[part]
     tasks = await _count(tx, part) if estimate is None else estimate
-    async with attempt_change(tx) as attempt:
-        moved = await _drop(tx, part, cutoff)
+    for number in range(TRIES):
+        if number:
+            await asyncio.sleep(PAUSE)
+        async with attempt_change(tx) as attempt:
+            moved = await _drop(tx, part, cutoff)
+        if not attempt.in_use:
+            break
     if attempt.in_use:
         return InUse(attempt.fact)
     if attempt.failed:

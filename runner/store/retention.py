@@ -17,7 +17,7 @@ from runner.db.schema.task import Condition, is_final_state
 from runner.db.transaction import Transaction, clock
 from runner.db.types import NO_JOIN, db_later, db_now
 from runner.errors import DatabaseRefused, StoreError
-from runner.model.stuck_row import LOCKED, RowFault
+from runner.model.stuck_row import LOCKED, RowFault, StuckCause
 from runner.model.task import Scope, State
 from runner.policy.partitions import LEEWAY, Range
 from runner.policy.retention import AgeGroup, Retention
@@ -172,7 +172,8 @@ class Pruned:
         more: True if there may be more to delete in another transaction.
         keys: number of expired unique keys.
         ranges: id ranges that were dropped as a whole; `tasks` includes their tasks.
-        refused: id ranges that could not be dropped, and the reason of the database; their rows are deleted.
+        refused: id ranges that could not be dropped, and the reason of the database. Their rows are deleted, unless a
+            foreign key keeps them too.
         in_use: id ranges that another transaction used at each try, and the reason of the database.
         reached: the time up to which the tasks of a group were looked at, for groups of some queues.
     """
@@ -446,17 +447,19 @@ async def enforce(
     Yields:
         The result of each transaction. The caller may stop at any time; the next call continues.
     """
-    spared: list[Range] = []
+    spared, kept = list[Range](), list[Range]()
     if State.SUCCEEDED in retention.states and database.dialect.partitions:
         ranges = await database.read(_forecast, retention, leeway)
         spared = [*ranges.drop, *ranges.spare]
         async for pruned in _drop_ranges(database, ranges):
+            kept += pruned.refused
             spared = [part for part in spared if part not in pruned.refused]
             yield pruned
     refused, pruned, first = set[int](), CONTINUE, reached
 
     def refuse(id: int, handler: str, fault: RowFault) -> None:
         refused.add(id)
+        spared.extend(part for part in kept if part.first <= id < part.end and part not in spared)
         on_fault(id, handler, fault)
 
     while pruned.more:
@@ -488,7 +491,7 @@ async def _prune_in_parts(
     reached: Reached,
 ) -> Pruned:
     """Prune in parts, because the database refuses to delete one of the rows."""
-    tasks, more = dict[State, int](), False
+    tasks, more, spared_before = dict[State, int](), False, len(spared)
     for group in retention.groups():
         found = await database.read(prunable_tasks, group, CHUNK, spared, without, reached.get(group))
         deleted = 0
@@ -502,7 +505,7 @@ async def _prune_in_parts(
 
         await write_in_halves(list(found), write, refuse)
         tasks[group.state] = tasks.get(group.state, 0) + deleted
-        more = more or (len(found) == CHUNK and deleted > 0)
+        more = more or (len(found) == CHUNK and (deleted > 0 or len(spared) > spared_before))
     minutes = 0
     if statistics is not None:
         minutes = await _prune_records_in_parts(database, "minute", statistics)
@@ -544,10 +547,6 @@ async def _forecast(tx: Transaction, retention: Retention, leeway: float) -> For
     return await forecast(tx, retention, leeway, timedelta() if start is None else await clock(tx) - start)
 
 
-TRIES = 8
-"""Tries to drop a range that is in use, each after a pause of the caller."""
-
-
 async def _drop_ranges(database: Database, ranges: Forecast) -> AsyncGenerator[Pruned]:
     """Drop ranges, each after the rows of other tables that belong to its tasks, and delete their unique keys."""
     count = 0
@@ -557,17 +556,14 @@ async def _drop_ranges(database: Database, ranges: Forecast) -> AsyncGenerator[P
             while unstripped:
                 unstripped = await database.write(strip, unstripped, ranges.cutoff)
                 yield CONTINUE
-            for _ in range(TRIES):
-                dropped = await database.write(drop, part, ranges.cutoff)
-                if not isinstance(dropped, InUse):
-                    break
-                yield CONTINUE
+            dropped = await database.write(drop, part, ranges.cutoff)
         except StoreError as error:
             fault = row_fault(error)
             if fault is None and not isinstance(error, DatabaseRefused):
                 raise
-            fact = fault.fact if fault else str(error.fields["why"])
-            yield Pruned({}, more=True, refused={part: fact})
+            reason = {part: fault.fact if fault else str(error.fields["why"])}
+            is_locked = fault is not None and fault.cause is StuckCause.LOCKED
+            yield Pruned({}, more=True, in_use=reason) if is_locked else Pruned({}, more=True, refused=reason)
             continue
         if isinstance(dropped, InUse):
             yield Pruned({}, more=True, in_use={part: dropped.fact})

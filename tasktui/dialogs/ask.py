@@ -173,7 +173,7 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
         for canvas in self.query("#when").results(Canvas):
             when = self._when(values, width)
             canvas.draw([when] if when else [])
-        is_ready = not self._refused(meanings) and self._refusal(values) == ""
+        is_ready = not self._refused(values) and self._refusal(values) == ""
         label = _label(self._question).lower()
         caps = [Cap("esc", "cancel", "screen.cancel"), Cap("↵", label, "screen.submit", locked=not is_ready)]
         if self._question.canary and self._question.many:
@@ -314,9 +314,14 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
         else:
             self._confirm(values)
 
-    def _refused(self, meanings: Mapping[str, Part]) -> str:
-        """The reason why a text is wrong; empty if none is."""
-        return next((text.removeprefix("✗ ") for text, role in meanings.values() if role == "dead"), "")
+    def _refused(self, values: Mapping[str, str]) -> str:
+        """The first wrong text, with its label and the reason; empty if none is."""
+        labels = {"answer": self._question.action.prompt, "limit": "Limit"}
+        labels |= {f"{PART}{part.name}": part.label for part in self._question.parts}
+        for name, (text, role) in self._meanings(values).items():
+            if role == "dead" and name in labels:
+                return f"{labels[name]} {line(values[name])!r} is refused: {text.removeprefix('✗ ')}"
+        return ""
 
     def _refusal(self, values: Mapping[str, str]) -> str:
         if values["word"] != self._required.word:
@@ -348,7 +353,7 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
         except InvalidInput as error:
             self._reject(line(str(error)))
             return
-        if refused := self._refused(self._meanings(values)):
+        if refused := self._refused(values):
             self._reject(f"Nothing was changed: {refused}")
         elif self._question.recheck is None or time.monotonic() - self._fresh_at < FRESH:
             self.dismiss(confirmation)

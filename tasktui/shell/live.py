@@ -35,10 +35,10 @@ SHARE = 40
 """The pause after a query, in multiples of its duration, so that the console adds little load."""
 
 SLOWEST = 10.0
-"""Maximum pause in seconds while queries take seconds at most."""
+"""Maximum pause in seconds after a query of up to SLOWEST / SLOW_SHARE seconds."""
 
 SLOW_SHARE = 4
-"""The least pause in multiples of the duration: many dead rows make a query of seconds, which takes a processor."""
+"""The shortest pause in multiples of the quicker one of two queries: beside many dead rows they take a processor."""
 
 UNFOCUSED = 5.0
 """Seconds between queries while the terminal has no focus."""
@@ -60,6 +60,7 @@ class Poller:
         failures: number of consecutive failures.
         started_at: start of the last query.
         read_at: end of the last query that succeeded; None before the first one.
+        took: seconds that it took.
         error: error of the last query; empty if it succeeded.
         frozen: the data on the screen does not age.
         again: a change has come during the running query, which may not show it.
@@ -70,6 +71,7 @@ class Poller:
     failures: int = 0
     started_at: float = 0.0
     read_at: float | None = None
+    took: float = 0.0
     error: str = ""
     frozen: bool = False
     again: bool = False
@@ -89,7 +91,8 @@ class Poller:
             focused: the terminal has focus.
         """
         self.looking, self.failures, self.read_at, self.error = False, 0, now, ""
-        pause = max(PERIOD if focused else UNFOCUSED, min(took * SHARE, SLOWEST), took * SLOW_SHARE)
+        self.took, quicker = took, min(took, self.took)
+        pause = max(PERIOD if focused else UNFOCUSED, min(took * SHARE, SLOWEST), quicker * SLOW_SHARE)
         self.next = 0.0 if self.again else now + pause
 
     def failed(self, now: float, error: str) -> None:
@@ -216,7 +219,10 @@ class LiveScreen(FramedScreen):
         """Lay out the parts again. A scroll bar, or a part that grows, changes no size of the screen."""
         if self.is_mounted and event.size != self._drawn:
             self._drawn = event.size
-            self.redraw()
+            if self._snapshot is None:
+                self.redraw()
+            else:
+                self.call_after_refresh(self.redraw)  # the parts have their new sizes then
 
     def redraw(self) -> None:
         """Draw everything again, after a change of the size or the theme."""

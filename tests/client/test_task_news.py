@@ -126,8 +126,9 @@ async def test_a_waiting_caller_learns_of_the_end_of_its_task(handlers: SimpleNa
 
 @pytest.mark.usefixtures("running", "without_polls")
 async def test_a_task_that_ends_during_its_query_is_queried_again(
-    handlers: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    handlers: SimpleNamespace, migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    connect(url=parse_url(migrated_url), notify=False)  # the only news are those of the test
     poller, ours = get_client().waiting, asyncio.get_running_loop()
     look, held = poller._look, await handlers.held.submit_async(number=7)
 
@@ -237,6 +238,11 @@ async def test_writes_that_concern_other_tasks_make_a_long_wait_look_rarely() ->
     watched.schedule_next(100.0)
     watched.advance(100.5, certain=True)
     assert watched.due == 100.5
+    watched = PolledTask(since=99.0, due=99.0)
+    watched.start_query()
+    watched.advance(99.9, certain=False)
+    watched.schedule_next(100.0, rest=0.04)
+    assert watched.due == 100.04, "after a rest, although the news came during the query"
 
 
 class Sent:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.schema.partitions import WIDTH, full_name
-from runner.db.transaction import clock
+from runner.db.transaction import Transaction, clock
 from runner.errors import DatabaseRefused
 from runner.model.outcome import Dead
 from runner.model.task import DependsOn, Scope, State
@@ -23,7 +23,8 @@ from runner.policy.partitions import FEW, Fate, Range, fate
 from runner.policy.retention import Retention
 from runner.queries.health import health
 from runner.queries.task.detail import task_detail
-from runner.store.partitions import assess, extend, read_layout
+from runner.store import partitions
+from runner.store.partitions import LockAttempt, assess, extend, read_layout
 from runner.store.retention import START, Pruned, enforce, forget_gone
 from tests.conftest import on_postgresql
 from tests.postgres import login
@@ -446,16 +447,39 @@ async def test_a_range_that_is_locked_is_named_and_the_others_are_dropped(databa
     assert (part, fact[:6]) == (FIRST, "55P03 ")
 
 
-async def test_a_range_that_is_locked_for_a_moment_is_dropped_by_the_same_prune(database: Database) -> None:
+async def test_a_range_that_is_locked_for_a_moment_is_dropped_by_the_same_prune(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await extended(database)
     await fill(database, FIRST.first, 3, days_ago(30))
     await use_up(database, FIRST)
-    dropped, rounds = list[Range](), 0
+    tries, attempt_change = list[Any](), partitions.attempt_change
+
+    @contextlib.asynccontextmanager
+    async def attempt(tx: Transaction) -> AsyncIterator[LockAttempt]:
+        if len(tries) == 2:
+            await holder.aclose()
+        async with attempt_change(tx) as result:
+            tries.append(result)
+            yield result
+
+    monkeypatch.setattr(partitions, "attempt_change", attempt)
     async with contextlib.AsyncExitStack() as holder:
         tx = await holder.enter_async_context(database.writing())
         await tx.execute(sa.text(f"LOCK TABLE task_history_from_{FIRST.first} IN SHARE MODE"))
-        async for pruned in enforce(database, WEEK, 0):
-            dropped, rounds = [*dropped, *pruned.ranges], rounds + 1
-            if rounds == 4:
-                await holder.aclose()
-    assert dropped == [FIRST]
+        assert (await enforced(database)).ranges == [FIRST]
+    assert [each.in_use for each in tries] == [True, True, False]
+
+
+async def test_rows_that_a_foreign_key_keeps_do_not_hold_up_those_of_other_ranges(database: Database) -> None:
+    made = await extended(database)
+    await fill(database, FIRST.first, 3, days_ago(30))
+    await use_up(database, FIRST)
+    await fill(database, made[0].first, 2, days_ago(30))
+    first = f"task_history_from_{FIRST.first}"
+    await change(database, sa.text(f"CREATE TABLE mine (id bigint REFERENCES {first} (id))"))
+    await change(database, sa.text(f"INSERT INTO mine SELECT id FROM {first}"))
+    rounds = [pruned async for pruned in enforce(database, WEEK, 0)]
+    assert [part for pruned in rounds for part in pruned.refused] == [FIRST]
+    assert sum(pruned.tasks.get(State.SUCCEEDED, 0) for pruned in rounds) == 2
+    assert await count(database, database.tables.history) == 3

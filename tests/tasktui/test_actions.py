@@ -494,7 +494,7 @@ async def test_a_task_is_rewound_and_a_running_one_is_asked_for_its_stack(databa
         operator.screen.query_one("#answer").value = "7"
         await operator.sees("✗ no checkpoint 7: it has 1, 2, 3")
         await confirm(operator)
-        await operator.sees("Nothing was changed: no checkpoint 7: it has 1, 2, 3")
+        await operator.sees("Nothing was changed: Continue from '7' is refused: no checkpoint 7: it has 1, 2, 3")
         operator.screen.query_one("#answer").value = "1"
         await confirm(operator)
         await operator.sees_notice("1 changed; 8 Z undoes")

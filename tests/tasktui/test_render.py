@@ -490,6 +490,8 @@ def test_a_feed_never_looks_twice_at_once_and_backs_off() -> None:
     feed.succeeded(100, 2)
     assert feed.next == 100 + SLOWEST
     feed.succeeded(200, 8)
+    assert feed.next == 200 + SLOWEST, "a single slow query does not count"
+    feed.succeeded(200, 9)
     assert feed.next == 200 + 8 * SLOW_SHARE
     assert (feed.age(200 + SLOWEST), feed.age(200 + SLOWEST + OLD + 1)) == ("", "15s")
     for _ in range(20):

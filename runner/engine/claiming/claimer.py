@@ -279,6 +279,9 @@ class Claimer:
             if is_dry or self.survey.pace.is_due(time.monotonic()):
                 if is_dry and self._is_alone():
                     break
+                if self._beside.is_needed():  # the last one was long
+                    self._expect_work()
+                    break
                 await self.survey.run(self.claimant)
                 surveyed, total = True, 0
                 self._note_survey()

@@ -14,10 +14,10 @@ from runner.text.sanitize import one_line
 
 log = logging.getLogger("runner.claim")
 
-QUICK, ANSWERS, PER_LANE = 0.02, 2, 0.0001
+QUICK, ANSWERS, PER_LANE = 0.008, 1, 0.0001
 """The longest quick survey: seconds, answers of an idle server, and seconds per lane that it found, together.
 
-Claims wait for quick surveys, about once a second."""
+Claims wait for quick surveys, and start at the first entries of their lanes, which takes as long."""
 
 LONG = 1.0
 """Seconds of a single survey after which the next ones run beside the claims, until one shows that they are quick."""
@@ -54,9 +54,12 @@ class LaneSurvey:
 
         An old snapshot of another client keeps the entries of claimed tasks in the index, and each survey reads them.
         """
-        lanes = PER_LANE * self._found
-        is_slow = self.pace.usual > QUICK + ANSWERS * answer + lanes or self.pace.last > LONG + lanes
-        return self._database.dialect.row_locks and is_slow
+        most = QUICK + ANSWERS * answer + PER_LANE * self._found
+        return self._database.dialect.row_locks and (self.pace.usual > most or self._was_long)
+
+    @property
+    def _was_long(self) -> bool:
+        return self.pace.last > LONG + PER_LANE * self._found
 
     async def beside(self) -> float | None:
         """Read the lanes while claims go on, and add those that are due; return the seconds until another one is."""
@@ -71,7 +74,7 @@ class LaneSurvey:
                 await self._database.read(prepare_look, who)
             self._is_prepared = True
         heads = await self._read()
-        self._lanes.survey(heads, self._database.dialect.position if self.pace.last > LONG else None)
+        self._lanes.survey(heads, self._database.dialect.position if self._was_long else None)
         if self._scope.is_extended and not self._is_cut:  # otherwise due lanes may be missing
             self._scope.record_due(self._lanes.heads)
 

@@ -37,8 +37,8 @@ NO_RIGHTS = (
 )
 
 NOT_DROPPED = (
-    "could not drop the history partition of tasks %d to %d: %s. Its old tasks are deleted row by row. A view or a "
-    "foreign key of another application may depend on it; the next prune tries again"
+    "could not drop the history partition of tasks %d to %d: %s. A view or a foreign key of another application may "
+    "depend on it. Its old tasks are deleted row by row, except referenced ones; the next prune tries again"
 )
 
 IN_USE = (
