@@ -134,6 +134,20 @@ async def test_the_first_data_need_few_round_trips(database: Database, migrated_
             await session.database.dispose()
 
 
+@on_postgresql
+@pytest.mark.usefixtures("database")
+async def test_a_slow_query_does_not_make_its_server_distant(migrated_url: str, tmp_path: Path) -> None:
+    session = session_of(migrated_url, tmp_path)
+    try:
+        ping = await session.pinged()
+        await session.read(lambda tx: tx.gather(tx.rows(sa.text("SELECT pg_sleep(0.3)"))))
+        assert session.round_trip >= 0.3
+        assert session.distance == ROUND_TRIPS * ping.took
+        await session.finish()
+    finally:
+        await session.database.dispose()
+
+
 async def test_a_database_that_answers_statement_by_statement_is_not_lost() -> None:
     now, thaws = 100.0, asyncio.Event()
     reads = Timeout(lambda: now)
