@@ -141,7 +141,7 @@ async def test_a_missing_task_is_reported(watch: Watch) -> None:
 @ON_ONE_DATABASE
 async def test_only_another_size_draws_a_screen_again(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     async with watch("overview") as operator:
-        await operator.sees("QUEUES")
+        await operator.sees("START HERE")
         drawn = list[Size]()
         monkeypatch.setattr(operator.screen, "redraw", lambda: drawn.append(operator.screen.size))
         operator.screen.query_one("#figures").styles.height = 9  # the screen gets a scroll bar
