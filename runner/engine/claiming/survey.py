@@ -55,11 +55,12 @@ class LaneSurvey:
         An old snapshot of another client keeps the entries of claimed tasks in the index, and each survey reads them.
         """
         most = QUICK + ANSWERS * answer + PER_LANE * self._found
-        return self._database.dialect.row_locks and (self.pace.usual > most or self._was_long)
+        return self._was_long or (self._database.dialect.row_locks and self.pace.usual > most)
 
     @property
     def _was_long(self) -> bool:
-        return self.pace.last > LONG + PER_LANE * self._found
+        """True if the last survey passed many dead entries, which a file has not."""
+        return self._database.dialect.row_locks and self.pace.last > LONG + PER_LANE * self._found
 
     async def beside(self) -> float | None:
         """Read the lanes while claims go on, and add those that are due; return the seconds until another one is."""
