@@ -218,9 +218,12 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
     def _spread(self, values: Mapping[str, str]) -> Part:
         try:
             seconds = self._seconds(values)
-            number = None if self._is_canary(values) else self._tasks(values)
         except InvalidInput:
             return ("✗ a duration such as 10m", "dead")
+        try:
+            number = None if self._is_canary(values) else self._tasks(values)
+        except InvalidInput:  # its own input is wrong
+            number = None
         if not seconds:
             return ("all at once; 10m spreads them", "muted")
         if self._is_canary(values):

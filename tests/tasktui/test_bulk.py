@@ -283,6 +283,10 @@ async def test_a_canary_is_the_default_for_a_cause_that_failed_in_the_last_ten_m
         await operator.sees("This cause failed", "✓ in stages", "◆ 1 ┄┄", "ctrl+t  all at once")
         await operator.press("ctrl+t")
         await operator.sees("1 tries one, canary in", "ctrl+t  canary")
+        operator.screen.query_one("#limit").value = "soon"
+        await operator.sees("✗ a number, or all")
+        assert "✗ a duration" not in operator.text
+        operator.screen.query_one("#limit").value = "all"
         await operator.press("ctrl+t")
         await operator.sees("✓ in stages", "ctrl+t  all at once")
         await operator.press("escape")
