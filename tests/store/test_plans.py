@@ -358,6 +358,24 @@ async def test_a_claim_with_order_keys_reads_no_running_tasks(watched: tuple[Dat
     assert costs[1].rows < costs[0].rows + SOME / 2, costs
 
 
+@on_postgresql
+async def test_a_claim_with_order_keys_reads_no_running_tasks_that_the_statistics_miss(
+    migrated_url: str, watched: tuple[Database, Watch]
+) -> None:
+    database, looking = watched
+    n = sa.select(sa.literal_column("1").label("i")).cte("n", recursive=True)
+    n = n.union_all(sa.select(n.c.i + 1).where(n.c.i < SOME))
+    keys = sa.select(sa.literal("work"), sa.cast(n.c.i, sa.Text)).select_from(n)
+    await change(database, sa.insert(database.tables.task).from_select(["handler", "order_key"], keys))
+    analyse(migrated_url)
+    runner = await Runner.enter(database)
+    await runner.survey()
+    assert len(await runner.claim_on(500)) == 500  # one page of the index of all running tasks
+    async with looking.seeing() as cost:
+        assert len(await runner.claim_on(20)) == 20
+    assert cost.rows < SOME / 2, cost
+
+
 @pytest.mark.slow
 @on_postgresql
 async def test_an_old_snapshot_does_not_slow_heartbeats_down(watched: tuple[Database, Watch], rival: Database) -> None:

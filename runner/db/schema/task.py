@@ -49,6 +49,19 @@ def is_final_state(column: sa.ColumnElement[str], state: State) -> sa.ColumnElem
     return match if state is State.SUCCEEDED else match & (column != state_literal(State.SUCCEEDED))
 
 
+def runs_in_order(task: Any) -> Condition:
+    """The condition that a task with an order key runs, in the form of the index `in_order`, which no other index has.
+
+    With `state = 'running'`, PostgreSQL chooses the index of all running tasks as well: while its statistics know none,
+    it reads all of them to find the one of a key.
+
+    Args:
+        task: the columns of the live table.
+    """
+    running = state_literal(State.RUNNING)
+    return sa.and_(task.state >= running, task.state <= running, task.order_key.is_not(None))
+
+
 def is_open(dependency: Any) -> Condition:
     """The condition that a dependency is open, in the form of the partial indexes."""
     condition: Condition = dependency.satisfied_at.is_(None)

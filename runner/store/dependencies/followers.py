@@ -135,10 +135,13 @@ def _followers(tables: Tables, dialect: Dialect) -> sa.Select[Any]:
     waits = sa.select(*columns).where(after).offset(NO_JOIN).correlate(parents)
     joined, match = dialect.for_each(parents, waits, tables.dependency)
     past, other, row = tables.history.alias("past"), tables.dependency.alias("other"), tables.task.alias("follower")
-    succeeded = sa.select(one).where(past.c.id == parents.c.id, is_state(past.c.state, State.SUCCEEDED))
+    # Without the offsets, a planner that expects few rows reads the whole history, and all dependencies.
+    succeeded = sa.select(one).where(past.c.id == parents.c.id, is_state(past.c.state, State.SUCCEEDED)).offset(NO_JOIN)
     # One of an operator or of a parent: `resolve` counts the parents.
-    others = sa.select(one).where(
-        other.c.task_id == match.task_id, other.c.id != match.id, is_open(other.c) | ~other.c.in_order
+    others = (
+        sa.select(one)
+        .where(other.c.task_id == match.task_id, other.c.id != match.id, is_open(other.c) | ~other.c.in_order)
+        .offset(NO_JOIN)
     )
     alone = succeeded.exists() & ~others.exists()
     # The last condition is checked again when the row is locked: a predecessor that fails in between raises the number.

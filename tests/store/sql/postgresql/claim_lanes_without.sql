@@ -90,7 +90,11 @@ WITH
                         EXISTS (
                             SELECT 1
                             FROM task AS rival
-                            WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                            WHERE
+                                rival.order_key = due.order_key
+                                AND rival.state >= 'running'
+                                AND rival.state <= 'running'
+                                AND rival.order_key IS NOT NULL
                             LIMIT ALL
                             OFFSET 0
                         )
@@ -182,7 +186,11 @@ WHERE
                                 EXISTS (
                                     SELECT 1
                                     FROM task AS rival
-                                    WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                                    WHERE
+                                        rival.order_key = due.order_key
+                                        AND rival.state >= 'running'
+                                        AND rival.state <= 'running'
+                                        AND rival.order_key IS NOT NULL
                                     LIMIT ALL
                                     OFFSET 0
                                 )

@@ -47,7 +47,11 @@ FROM (
                     EXISTS (
                         SELECT 1
                         FROM task AS rival
-                        WHERE rival.order_key = before.order_key AND rival.state = 'running'
+                        WHERE
+                            rival.order_key = before.order_key
+                            AND rival.state >= 'running'
+                            AND rival.state <= 'running'
+                            AND rival.order_key IS NOT NULL
                         LIMIT ALL
                         OFFSET 0
                     )
@@ -114,7 +118,11 @@ FROM (
                     EXISTS (
                         SELECT 1
                         FROM task AS rival
-                        WHERE rival.order_key = before.order_key AND rival.state = 'running'
+                        WHERE
+                            rival.order_key = before.order_key
+                            AND rival.state >= 'running'
+                            AND rival.state <= 'running'
+                            AND rival.order_key IS NOT NULL
                         LIMIT ALL
                         OFFSET 0
                     )
@@ -182,7 +190,11 @@ FROM (
                     EXISTS (
                         SELECT 1
                         FROM task AS rival
-                        WHERE rival.order_key = before.order_key AND rival.state = 'running'
+                        WHERE
+                            rival.order_key = before.order_key
+                            AND rival.state >= 'running'
+                            AND rival.state <= 'running'
+                            AND rival.order_key IS NOT NULL
                         LIMIT ALL
                         OFFSET 0
                     )

@@ -25,6 +25,8 @@ WITH
                     SELECT 1
                     FROM task_history AS past
                     WHERE past.id = parents.id AND past.state = 'succeeded'
+                    LIMIT ALL
+                    OFFSET 0
                 )
             )
             AND NOT (
@@ -35,6 +37,8 @@ WITH
                         other.task_id = candidate.task_id
                         AND other.id != candidate.id
                         AND (other.satisfied_at IS NULL OR NOT other.in_order)
+                    LIMIT ALL
+                    OFFSET 0
                 )
             )
     ),

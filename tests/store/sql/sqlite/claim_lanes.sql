@@ -133,7 +133,11 @@ WHERE
                         EXISTS (
                             SELECT 1
                             FROM task AS rival
-                            WHERE rival.order_key = due.order_key AND rival.state = 'running'
+                            WHERE
+                                rival.order_key = due.order_key
+                                AND rival.state >= 'running'
+                                AND rival.state <= 'running'
+                                AND rival.order_key IS NOT NULL
                             LIMIT :param_4
                             OFFSET 0
                         )

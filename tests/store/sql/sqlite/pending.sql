@@ -172,7 +172,11 @@ SELECT
                         EXISTS (
                             SELECT 1
                             FROM task AS rival
-                            WHERE rival.order_key = first.order_key AND rival.state = 'running'
+                            WHERE
+                                rival.order_key = first.order_key
+                                AND rival.state >= 'running'
+                                AND rival.state <= 'running'
+                                AND rival.order_key IS NOT NULL
                             LIMIT :param_4
                             OFFSET 0
                         )

@@ -49,7 +49,11 @@ FROM (
                     EXISTS (
                         SELECT 1
                         FROM task AS rival
-                        WHERE rival.order_key = "before".order_key AND rival.state = 'running'
+                        WHERE
+                            rival.order_key = "before".order_key
+                            AND rival.state >= 'running'
+                            AND rival.state <= 'running'
+                            AND rival.order_key IS NOT NULL
                         LIMIT :param_2
                         OFFSET 0
                     )
@@ -120,7 +124,11 @@ FROM (
                     EXISTS (
                         SELECT 1
                         FROM task AS rival
-                        WHERE rival.order_key = "before".order_key AND rival.state = 'running'
+                        WHERE
+                            rival.order_key = "before".order_key
+                            AND rival.state >= 'running'
+                            AND rival.state <= 'running'
+                            AND rival.order_key IS NOT NULL
                         LIMIT :param_3
                         OFFSET 0
                     )
@@ -192,7 +200,11 @@ FROM (
                     EXISTS (
                         SELECT 1
                         FROM task AS rival
-                        WHERE rival.order_key = "before".order_key AND rival.state = 'running'
+                        WHERE
+                            rival.order_key = "before".order_key
+                            AND rival.state >= 'running'
+                            AND rival.state <= 'running'
+                            AND rival.order_key IS NOT NULL
                         LIMIT :param_3
                         OFFSET 0
                     )

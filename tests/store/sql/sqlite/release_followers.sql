@@ -21,6 +21,8 @@ WHERE
             SELECT 1
             FROM task_history AS past
             WHERE past.id = parents.id AND past.state = 'succeeded'
+            LIMIT :param_2
+            OFFSET 0
         )
     )
     AND NOT (
@@ -31,5 +33,7 @@ WHERE
                 other.task_id = candidate.task_id
                 AND other.id != candidate.id
                 AND (other.satisfied_at IS NULL OR other.in_order = 0)
+            LIMIT :param_3
+            OFFSET 0
         )
     );
