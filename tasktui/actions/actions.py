@@ -88,20 +88,30 @@ def rewind(by: Actor, answer: str) -> "Operation":
     name = answer.strip()
     if not name:
         raise InvalidInput(why="name a checkpoint or a step; the task screen lists them")
-    number = checkpoint_number(name)
-    return partial(forget_steps, name=name, by=by) if number is None else partial(apply_rewind, number=number, by=by)
+    target = rewind_target(name)
+    if isinstance(target, str):
+        return partial(forget_steps, name=target, by=by)
+    return partial(apply_rewind, number=target, by=by)
 
 
 def rewind_options(answer: str) -> Sequence[object]:
     """The options of a rewind."""
+    target = rewind_target(answer)
+    option = "--step" if isinstance(target, str) else "--to"
+    return (f"{option}={target}",) if str(target).startswith("-") else (option, target)
+
+
+STEP = "step:"
+"""The prefix of the name of a step that is a number, or that begins with it."""
+
+
+def rewind_target(answer: str) -> int | str:
+    """The number of a checkpoint, or the name of a step."""
     name = answer.strip()
-    option = "--step" if checkpoint_number(name) is None else "--to"
-    return (f"{option}={name}",) if name.startswith("-") else (option, name)
-
-
-def checkpoint_number(answer: str) -> int | None:
-    """The number of a checkpoint; None if the text is the name of a step."""
-    return int(answer) if answer.isdecimal() and len(answer) < MOST_DIGITS else None
+    if name.isdecimal() and len(name) < MOST_DIGITS:
+        return int(name)
+    rest = name.removeprefix(STEP)
+    return rest.strip() if rest.strip().isdecimal() or rest.startswith(STEP) else name
 
 
 def _dependency_id(answer: str) -> int | None:

@@ -10,7 +10,7 @@ from runner.operations.results import Result
 from runner.operations.rewind import StepPlace, checkpoint_numbers, checkpoint_objection, step_places, steps_from
 from runner.text.sanitize import count_noun
 from tasktui.actions.action import Action, Confirmation, Targets
-from tasktui.actions.actions import checkpoint_number
+from tasktui.actions.actions import STEP, rewind_target
 from tasktui.actions.plan import ActionPlan, plan
 from tasktui.actions.question import BulkChange, Change, Dialog, Question
 from tasktui.actions.task_question import question, refusal
@@ -38,20 +38,22 @@ class Places(NamedTuple):
         """The checkpoint before the last one, or the last step that can be typed; empty without both."""
         if len(self.checkpoints) > 1:
             return str(self.checkpoints[-2])
-        names = (each.name for each in reversed(self.steps))
-        return next((name for name in names if line(name).strip() == name and checkpoint_number(name) is None), "")
+        names = (each.name for each in reversed(self.steps) if line(each.name).strip() == each.name)
+        return next((name if rewind_target(name) == name else f"{STEP}{name}" for name in names), "")
 
     def meaning(self, typed: str) -> Part:
         """The effect of a rewind to a place, or the reason why it is impossible, and its role."""
-        number = checkpoint_number(typed.strip())
-        if number is not None:
-            why = checkpoint_objection(self.checkpoints, number)
-            if number not in self.checkpoints:
+        target = rewind_target(typed)
+        if isinstance(target, int):
+            why = checkpoint_objection(self.checkpoints, target)
+            if target not in self.checkpoints:
                 numbers = ", ".join(map(str, self.checkpoints[-MOST_NUMBERS:]))
                 has = "its last are" if len(self.checkpoints) > MOST_NUMBERS else "it has"
-                why = f"no checkpoint {number}" + (f": {has} {numbers}" if numbers else "")
-            return (f"✗ {why}", "dead") if why else (f"✓ continues from checkpoint {number}", "muted")
-        again = len(steps_from(self.steps, typed.strip()))
+                why = f"no checkpoint {target}" + (f": {has} {numbers}" if numbers else "")
+            if why and steps_from(self.steps, typed.strip()):
+                why += f"; {STEP}{typed.strip()} is a step"
+            return (f"✗ {why}", "dead") if why else (f"✓ continues from checkpoint {target}", "muted")
+        again = len(steps_from(self.steps, target))
         if not again:
             return f"✗ it has {'no such' if self.steps else 'no'} step", "dead"
         return f"! runs {count_noun(again, 'step')} again; no undo", "retrying"
@@ -91,7 +93,7 @@ def _rewind(change: Change, confirmation: Confirmation) -> BulkChange:
     assert isinstance(rewind, BulkChange)  # noqa: S101 - a question about tasks has no other
 
     async def apply(work: Job) -> Result:
-        if checkpoint_number(confirmation.answer.strip()) is None:
+        if isinstance(rewind_target(confirmation.answer), str):
             work.undo = ""
         return await rewind.apply(work)
 

@@ -9,7 +9,7 @@ from runner.db.types import db_later, db_now
 from runner.model.task import State
 from tests.store.rows import add_live, add_past, ahead
 from tests.store.table import put
-from tests.tasktui.conftest import Watch
+from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 from tests.tasktui.test_actions import audited, confirm
 
 
@@ -78,6 +78,26 @@ async def test_a_rewind_counts_the_steps_that_run_again(database: Database, watc
     async with database.reading() as tx:
         assert not await tx.rows(sa.select(tx.tables.step.c.name))
     assert (entry.verb, entry.reason, entry.task_id) == ("forget_steps", "wrong warehouse", task)
+
+
+@ON_ONE_DATABASE
+async def test_a_step_whose_name_is_a_number_is_named_with_a_prefix(database: Database, watch: Watch) -> None:
+    task = await put(database, handler="order", delay=600)
+    async with database.writing() as tx:
+        values = {"task_id": task, "name": "7", "kind": "function", "number": 1, "fence": 1, "attempt": 1}
+        await tx.execute(sa.insert(tx.tables.step).values(**values, done_at=db_now()))
+    async with watch("task", task_id=task) as operator:
+        await operator.press("W")
+        await operator.sees("Continue from", "! runs 1 step again; no undo")
+        assert operator.screen.query_one("#answer").value == "step:7"
+        operator.screen.query_one("#answer").value = "7"
+        await operator.sees("✗ no checkpoint 7; step:7 is a step")
+        operator.screen.query_one("#answer").value = "step:7"
+        await operator.sees("! runs 1 step again; no undo")
+        await confirm(operator)
+        await operator.sees_notice("Rewind: 1 changed")
+    async with database.reading() as tx:
+        assert not await tx.rows(sa.select(tx.tables.step.c.name))
 
 
 async def test_the_reason_of_a_wait_that_has_ended_is_no_error(database: Database, watch: Watch) -> None:
