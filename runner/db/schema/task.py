@@ -50,16 +50,16 @@ def is_final_state(column: sa.ColumnElement[str], state: State) -> sa.ColumnElem
 
 
 def runs_in_order(task: Any) -> Condition:
-    """The condition that a task with an order key runs, in the form of the index `in_order`, which no other index has.
+    """The condition that a task with an order key runs, in a form that only the index `in_order` has.
 
-    With `state = 'running'`, PostgreSQL chooses the index of all running tasks as well: while its statistics know none,
-    it reads all of them to find the one of a key.
+    With `state = 'running'`, PostgreSQL may choose the index of all running tasks: while its statistics know none, it
+    reads all of them to find the one of a key.
 
     Args:
         task: the columns of the live table.
     """
     running = state_literal(State.RUNNING)
-    return sa.and_(task.state >= running, task.state <= running, task.order_key.is_not(None))
+    return sa.and_(task.order_key.is_not(None), task.state >= running, task.state <= running)
 
 
 def is_open(dependency: Any) -> Condition:

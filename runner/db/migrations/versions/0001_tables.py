@@ -112,7 +112,7 @@ def _task(op: Operations) -> None:
     op.create_index("task", "hosts", "hosts_until", where="hosts != ''")
     op.create_index("task", "order", "order_key", "id", where="order_key IS NOT NULL")
     # In this form, no other index fits the search for the running task of an order key.
-    in_order = "state >= 'running' AND state <= 'running' AND order_key IS NOT NULL"
+    in_order = "order_key IS NOT NULL AND state >= 'running' AND state <= 'running'"
     op.create_index("task", "in_order", "order_key", where=in_order, unique=True)
     op.create_index("task", "key", "key", "handler", "id", where='"key" IS NOT NULL')
     op.create_index("task", "members", "workflow", "id", where="workflow IS NOT NULL")

@@ -270,9 +270,9 @@ WHERE
                                     FROM task AS rival
                                     WHERE
                                         rival.order_key = due.order_key
+                                        AND rival.order_key IS NOT NULL
                                         AND rival.state >= 'running'
                                         AND rival.state <= 'running'
-                                        AND rival.order_key IS NOT NULL
                                     LIMIT ALL
                                     OFFSET 0
                                 )

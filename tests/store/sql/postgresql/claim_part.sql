@@ -92,9 +92,9 @@ WITH
                             FROM task AS rival
                             WHERE
                                 rival.order_key = due.order_key
+                                AND rival.order_key IS NOT NULL
                                 AND rival.state >= 'running'
                                 AND rival.state <= 'running'
-                                AND rival.order_key IS NOT NULL
                             LIMIT ALL
                             OFFSET 0
                         )
@@ -188,9 +188,9 @@ WHERE
                                     FROM task AS rival
                                     WHERE
                                         rival.order_key = due.order_key
+                                        AND rival.order_key IS NOT NULL
                                         AND rival.state >= 'running'
                                         AND rival.state <= 'running'
-                                        AND rival.order_key IS NOT NULL
                                     LIMIT ALL
                                     OFFSET 0
                                 )

@@ -189,9 +189,9 @@ SELECT
                             FROM task AS rival
                             WHERE
                                 rival.order_key = first.order_key
+                                AND rival.order_key IS NOT NULL
                                 AND rival.state >= 'running'
                                 AND rival.state <= 'running'
-                                AND rival.order_key IS NOT NULL
                             LIMIT ALL
                             OFFSET 0
                         )

@@ -108,9 +108,9 @@ JOIN task AS candidate ON candidate.id IN (
                     FROM task AS rival
                     WHERE
                         rival.order_key = due.order_key
+                        AND rival.order_key IS NOT NULL
                         AND rival.state >= 'running'
                         AND rival.state <= 'running'
-                        AND rival.order_key IS NOT NULL
                     LIMIT :param_2
                     OFFSET 0
                 )

@@ -174,9 +174,9 @@ SELECT
                             FROM task AS rival
                             WHERE
                                 rival.order_key = first.order_key
+                                AND rival.order_key IS NOT NULL
                                 AND rival.state >= 'running'
                                 AND rival.state <= 'running'
-                                AND rival.order_key IS NOT NULL
                             LIMIT :param_4
                             OFFSET 0
                         )
