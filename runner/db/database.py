@@ -344,7 +344,7 @@ class Database:
             return await _in_block(self.reading, run, progress)
 
         async def work(pooled: PooledConnection) -> T:
-            tx = Transaction(pooled.connection, self.tables, self.dialect, pooled.driver)
+            tx = Transaction(pooled.connection, self.tables, self.dialect, pooled.driver, progress=progress)
             if needs is Needs.PREPARED_TRANSACTION:
                 async with self.dialect.whole(pooled.driver):
                     progress.stage = stage

@@ -54,6 +54,12 @@ class LoopStatements:
         """The results of a round trip of several statements; None for one statement."""
         self._begins = False
         """True if the next statement begins a transaction."""
+        self._is_whole = False
+        """True in a transaction of several round trips."""
+        self._commits = False
+        """True if its next round trip commits it."""
+        self._has_committed = False
+        """True from this round trip to the end of the transaction."""
         self._look_timer: asyncio.TimerHandle | None = None
         self.is_reading = False
         """True while the event loop watches the socket for this object."""
@@ -65,7 +71,7 @@ class LoopStatements:
             sql: with parameters by position, `$1`.
             values: its parameters.
         """
-        if self._begins:
+        if self._begins or self._commits or self._has_committed:
             return (await self.run_all([(sql, values)]))[0]
         driver = self._driver
         parameters, types, key = self._bound(sql, values)
@@ -85,9 +91,18 @@ class LoopStatements:
         """Execute statements in one round trip, and return the rows of each.
 
         If one of them fails, the others are not executed, and the connection must be closed.
+
+        Raises:
+            RuntimeError: the transaction has committed; see `commit_next`.
         """
+        if self._has_committed:
+            raise RuntimeError("a statement follows the round trip that commits its transaction")
         begins, self._begins = self._begins, False
         all_ = [(BEGIN, ()), *statements] if begins else statements
+        last = len(all_)
+        if self._commits:
+            self._commits, self._has_committed = False, True
+            all_ = [*all_, (COMMIT, ())]
         bound = [(sql, *self._bound(sql, values)) for sql, values in all_]
         driver, server = self._driver, self._server
         driver.start()
@@ -105,17 +120,23 @@ class LoopStatements:
             await self._end_failed(error)
             raise
         driver.end()
-        return [self._load(result) for result in results[begins:]]
+        return [self._load(result) for result in results[begins:last]]
 
     @asynccontextmanager
     async def whole(self) -> AsyncIterator[None]:
         """Make the statements of a block one transaction; the connection must be closed if the block raises."""
-        self._begins = True
+        self._begins = self._is_whole = True
+        self._has_committed = False
         yield
-        if self._begins:
-            self._begins = False
+        self._is_whole = self._commits = False
+        if self._begins or self._has_committed:
+            self._begins = self._has_committed = False
         else:
             await self.run(COMMIT, ())
+
+    def commit_next(self) -> None:
+        """Let the next round trip of a whole transaction commit it."""
+        self._commits = self._is_whole
 
     def _bound(self, sql: str, values: Sequence[Any]) -> tuple[list[bytes | None], list[int] | None, object]:
         """The parameters of a statement, their types if there are floats, and its key among the prepared ones."""

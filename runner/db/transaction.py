@@ -78,11 +78,13 @@ class Transaction:
         number: number among the open transactions of handlers in this process, from 1; 0 for other transactions.
         round_trips: the statements of concurrent steps; None to execute the steps one after the other.
         reads: it only reads, from one snapshot.
+        progress: receives the stage of a transaction whose last round trip commits it.
     """
 
     __slots__ = (
         "_driver",
         "_keeps_to_indexes",
+        "_progress",
         "_results",
         "_round_trips",
         "connection",
@@ -101,8 +103,10 @@ class Transaction:
         round_trips: "RoundTrips | None" = None,
         *,
         reads: bool = False,
+        progress: "TransactionStage | None" = None,
     ) -> None:
         self._results: dict[object, Any] | None = {} if reads else None
+        self._progress = progress
         self.number = number
         self._round_trips = round_trips
         self.connection = connection
@@ -217,11 +221,11 @@ class Transaction:
         await self.execute(sa.text(around[1]))
         return rows
 
-    async def run_all(self, statements: Sequence[Prepared], parameters: dict[str, Any]) -> list[list[Any]]:
-        """Execute prepared statements with the same parameters, in one round trip if the connection has a pipeline."""
+    async def run_all(self, steps: Sequence[Step]) -> list[list[Any]]:
+        """Execute statements in one round trip, if the connection has a pipeline, and return the rows of each."""
         if self._driver is None:
-            return [await self.run(prepared, parameters) for prepared in statements]
-        each = [(prepared.sql, prepared.arguments(parameters)) for prepared in statements]
+            return [await self.run(*step) for step in steps]
+        each = [(prepared.sql, prepared.arguments(parameters)) for prepared, parameters in steps]
         return await self.dialect.fetch_all(self._driver, each)
 
     async def await_locks(self, prepared: Prepared, parameters: dict[str, Any], timeout: str) -> bool:
@@ -234,6 +238,13 @@ class Transaction:
             self._driver = connection.connection.driver_connection
         return await self.dialect.await_locks(self._driver, prepared.sql, prepared.arguments(parameters), timeout)
 
+    def commit_next(self) -> bool:
+        """Declare that the next round trip is the last one, and return True if it commits; see also `complete`."""
+        if self._progress is None or not self.dialect.commit_next(self._driver):
+            return False
+        self._progress.stage = "commit"
+        return True
+
     def follow(self, steps: Steps[T]) -> Coroutine[Any, Any, T]:
         """Execute the steps of a verb and return its result."""
         return follow_async(steps, self._execute_step)
@@ -243,7 +254,7 @@ class Transaction:
         await asyncio.sleep(seconds)
 
     async def complete(self) -> None:
-        """Let a verb declare that it has executed its last statement: it may commit before the verb returns."""
+        """Declare that the verb has executed its last statement: a file commits before the verb returns."""
 
     def _execute_step(self, step: Step) -> Coroutine[Any, Any, list[Any]]:
         return self.run(step.prepared, step.parameters)

@@ -16,7 +16,7 @@ from runner.db.database import Database
 from runner.db.dialects.postgresql import PREPARE_AFTER
 from runner.db.loop_statements import LoopStatements
 from runner.db.needs import Needs, needs
-from runner.db.statement import Prepared
+from runner.db.statement import Prepared, Step
 from runner.db.transaction import Transaction, TransactionStage
 from runner.errors import DatabaseRefused, DatabaseUnavailable, ValueRejected
 
@@ -159,7 +159,7 @@ async def _sleep(database: Database) -> None:
 @needs(Needs.PREPARED_TRANSACTION)
 async def together(tx: Transaction, *texts: str) -> list[Any]:
     """Execute statements of one transaction in one round trip, and then one that counts its tables."""
-    rows = await tx.run_all([_statement(tx.driver, text) for text in texts], {}) if texts else []
+    rows = await tx.run_all([Step(_statement(tx.driver, text), {}) for text in texts]) if texts else []
     return [*rows, await tx.run(_statement(tx.driver, "SELECT count(*) FROM pg_tables WHERE tablename = 'kept'"), {})]
 
 
@@ -192,13 +192,85 @@ async def test_a_transaction_leaves_nothing_after_one_of_its_statements_failed(
         parts = [_statement(tx.driver, text) for text in (CREATE, broken, "SELECT 3")]
         for part in () if first else parts[:1]:
             await tx.run(part, {})
-        await tx.run_all(parts if first else parts[1:], {})
+        await tx.run_all([Step(part, {}) for part in (parts if first else parts[1:])])
 
     with pytest.raises((DatabaseUnavailable, DatabaseRefused)) as caught:
         await database.write(fail)
     assert isinstance(caught.value.__cause__, error)
     assert not connections(database)
     assert await database.write(together) == [[(0,)]]
+
+
+@needs(Needs.PREPARED_TRANSACTION)
+async def commit_with(tx: Transaction, *texts: str) -> tuple[list[Any], bool]:
+    """Execute statements of one transaction, and return the rows of the last one, which commits, and if it has."""
+    rows: list[Any] = []
+    for text in texts:
+        if text is texts[-1]:
+            tx.commit_next()
+        rows = await tx.run(_statement(tx.driver, text), {})
+    return rows, tx._driver.pgconn.transaction_status == psycopg.pq.TransactionStatus.IDLE
+
+
+async def test_the_commit_travels_with_the_last_statement(database: Database) -> None:
+    await database.write(together, CREATE)
+    for number in range(PREPARE_AFTER + 3):
+        insert = f"INSERT INTO kept VALUES ({number}) RETURNING n"
+        assert await database.write(commit_with, "SELECT 1", insert) == ([(number,)], True)
+    assert await database.write(commit_with, "INSERT INTO kept VALUES (100) RETURNING n") == ([(100,)], True)
+    assert await database.write(together) == [[(1,)]]
+    count = len(await database.read(fetch, "SELECT n FROM kept"))
+    await database.read(fetch, "DROP TABLE kept")
+    assert count == PREPARE_AFTER + 4
+
+
+async def test_a_commit_that_travels_and_fails_leaves_nothing(database: Database) -> None:
+    deferred = "CREATE TABLE kept (n bigint UNIQUE DEFERRABLE INITIALLY DEFERRED)"
+    reached = []
+
+    @needs(Needs.PREPARED_TRANSACTION)
+    async def insert_twice(tx: Transaction) -> None:
+        await commit_with(tx, deferred, "INSERT INTO kept VALUES (1), (1)")
+        reached.append(tx)
+
+    with pytest.raises(DatabaseRefused) as caught:
+        await database.write(insert_twice)
+    assert isinstance(caught.value.__cause__, psycopg.errors.UniqueViolation)
+    assert not reached
+    assert await database.write(together) == [[(0,)]]
+
+
+async def test_no_statement_follows_the_round_trip_that_commits(database: Database) -> None:
+    @needs(Needs.PREPARED_TRANSACTION)
+    async def follow(tx: Transaction) -> None:
+        await commit_with(tx, CREATE)
+        await tx.run(_statement(tx.driver, "INSERT INTO kept VALUES (1)"), {})
+
+    with pytest.raises(RuntimeError, match="follows the round trip that commits"):
+        await database.write(follow)
+    assert await database.read(fetch, "SELECT n FROM kept") == []
+    await database.read(fetch, "DROP TABLE kept")
+
+
+async def test_a_commit_that_no_statement_follows_is_sent_alone(database: Database) -> None:
+    @needs(Needs.PREPARED_TRANSACTION)
+    async def declare(tx: Transaction) -> None:
+        await tx.run(_statement(tx.driver, CREATE), {})
+        tx.commit_next()
+
+    notices: list[str] = []
+    await database.read(fetch, "SELECT 1")
+    connections(database)[0].driver.add_notice_handler(lambda notice: notices.append(notice.message_primary))
+    await database.write(declare)
+    assert await database.write(together) == [[(1,)]]
+    await database.read(fetch, "DROP TABLE kept")
+    assert notices == []
+
+
+async def test_a_lost_answer_of_a_statement_that_commits_has_the_stage_of_the_commit(database: Database) -> None:
+    with pytest.raises(DatabaseUnavailable) as caught:
+        await database.write(commit_with, "SELECT 1", "SELECT pg_terminate_backend(pg_backend_pid())")
+    assert caught.value.stage == "commit"
 
 
 async def test_an_empty_transaction_sends_nothing(database: Database) -> None:

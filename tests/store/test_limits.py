@@ -2,17 +2,20 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from math import inf
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.db.loop_statements import LoopStatements
 from runner.db.transaction import Transaction
 from runner.db.types import epoch_seconds
 from runner.errors import DatabaseRefused
 from runner.model.outcome import Release
-from runner.model.task import Claimed, NewTask
+from runner.model.task import Claimed, NewTask, State
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
@@ -43,10 +46,11 @@ async def epoch(tx: Transaction) -> float:
     return float(await tx.scalar(sa.select(epoch_seconds())))
 
 
-async def take(runner: Runner, number: int = 100, **cursors: str) -> LimitedClaim:
+async def take(runner: Runner, number: int = 100, walks: Mapping[Lane, int] = {}) -> LimitedClaim:
     """Claim from the limited lanes after a new survey."""
     await runner.survey()
-    lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start, dict(runner.lanes.limited.cursors))
+    cursors = dict(runner.lanes.limited.cursors)
+    lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start, cursors, walks=walks)
     result = await runner.database.write(claim_limited, runner.who, lanes, runner.terms, number)
     runner.lanes.limited.record(lanes.lanes, result.waits, result.empty, result.cursors, 0.0)
     return result
@@ -54,6 +58,74 @@ async def take(runner: Runner, number: int = 100, **cursors: str) -> LimitedClai
 
 def tasks_of(result: LimitedClaim) -> list[int]:
     return [task.id for task in result.claimed]
+
+
+@pytest.fixture
+def round_trips(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts the round trips of statements that have no cursor of psycopg."""
+    counter = Counter[str]()
+    answered = LoopStatements._answered
+
+    def counted(statements: LoopStatements) -> "asyncio.Future[Any]":
+        counter["all"] += 1
+        return answered(statements)
+
+    monkeypatch.setattr(LoopStatements, "_answered", counted)
+    return counter
+
+
+@on_postgresql
+@pytest.mark.parametrize(
+    ("limits", "trips", "tasks"),
+    [
+        ({"concurrency": "3"}, 2, 1),
+        ({"concurrency": "3", "rate": "5/s"}, 3, 1),
+        ({"per_tenant": "1"}, 2, 2),
+        ({"per_tenant": "1", "rate": "5/s"}, 3, 2),
+    ],
+    ids=["concurrency", "rate", "tenants", "tenants and rate"],
+)
+async def test_the_last_statement_of_a_claim_commits_it(
+    database: Database, runner: Runner, round_trips: Counter[str], limits: dict[str, str], trips: int, tasks: int
+) -> None:
+    await TestTenants.put(database, "acme", "bolt", tasks=1)
+    await limit(database, "queue", "mail", **limits)
+    first = await take(runner, 10)
+    await TestTenants.put(database, "cube", "dodo", tasks=1)
+    await runner.survey()
+    lanes = LimitedLanes(
+        list(runner.lanes.limited.due),
+        runner.start,
+        dict(runner.lanes.limited.cursors),
+        with_tenants=first.with_tenants,
+        walks=first.walks,
+    )
+    round_trips.clear()
+    second = await database.write(claim_limited, runner.who, lanes, runner.terms, 10)
+    assert (len(first.claimed), len(second.claimed), round_trips["all"]) == (2, tasks, trips)
+    running = sa.select(sa.func.count()).where(database.tables.task.c.state == State.RUNNING.value)
+    async with database.reading() as tx:
+        assert await tx.scalar(running) == 2 + tasks
+
+
+@on_postgresql
+async def test_the_charges_of_a_claim_from_two_lanes_are_in_its_transaction(
+    database: Database, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for queue in ("mail", "sms"):
+        await put_many(database, 2, queue=queue)
+    await limit(database, "queue", "mail", concurrency="3")
+    await limit(database, "queue", "sms", rate="5/s")
+
+    async def refuse(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("runner.store.claim.limited.charge", refuse)
+    with pytest.raises(ZeroDivisionError):
+        await take(runner)
+    running = sa.select(sa.func.count()).where(database.tables.task.c.state == State.RUNNING.value)
+    async with database.reading() as tx:
+        assert await tx.scalar(running) == 0
 
 
 class TestConcurrency:
@@ -231,6 +303,20 @@ class TestTenants:
             {"acme": 2, "bolt": 3, "cube": 3},
         )
 
+    @pytest.mark.both_databases
+    @pytest.mark.parametrize("visits", [0, 1, 2, 100], ids="{} visits with the locks".format)
+    async def test_a_walk_that_travels_with_the_locks_claims_the_same(
+        self, database: Database, runner: Runner, visits: int
+    ) -> None:
+        tenants = await self.put(database, "acme", "bolt", "cube")
+        await limit(database, "queue", "mail", per_tenant="1")
+        await runner.survey()
+        (lane,) = runner.lanes.limited.due
+        lanes = LimitedLanes([lane], runner.start, {lane: "acme"}, walks={lane: visits})
+        first = await database.write(claim_limited, runner.who, lanes, runner.terms, 2)
+        rest = await database.write(claim_limited, runner.who, lanes, runner.terms, 10)
+        assert [[tenants[id] for id in tasks_of(each)] for each in (first, rest)] == [["bolt", "cube"], ["acme"]]
+
     async def test_tasks_of_a_tenant_run_in_order(self, database: Database, runner: Runner) -> None:
         tenants = await self.put(database, "acme", "bolt")
         await limit(database, "queue", "mail", per_tenant="3")
@@ -332,7 +418,7 @@ class TestRates:
         await runner.survey()
         lanes = list(runner.lanes.limited.due)
         async with database.writing() as tx:
-            ledger = await hold(tx, lanes)
+            ledger, _ = await hold(tx, lanes)
             ledger.starts["queue", "mail"] = 5
             await asyncio.sleep(0.05)
             end = await epoch(tx)
@@ -408,6 +494,25 @@ async def test_a_patient_claim_follows_the_one_that_holds_its_limit(
     second = await waiting
     assert (len(first.claimed), len(second.claimed)) == (1, int(room) - 1)
     assert set(second.waits.values()) == {inf}
+
+
+@on_postgresql
+async def test_a_patient_claim_visits_the_tenants_after_its_wait(
+    database: Database, runner: Runner, rival: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.store.claim.ledger.LIMITS_TIMEOUT", "20s")
+    tenants = await TestTenants.put(database, "acme", "bolt", tasks=1)
+    await limit(database, "queue", "mail", per_tenant="3")
+    await runner.survey()
+    (lane,) = runner.lanes.limited.due
+    lanes = LimitedLanes([lane], runner.start, patient=True, walks={lane: 100}, with_tenants={lane})
+    other = await Runner.enter(rival)
+    async with database.writing() as tx:
+        first = await claim_limited(tx, runner.who, lanes, runner.terms, 1)
+        waiting = asyncio.create_task(rival.write(claim_limited, other.who, lanes, other.terms, 1))
+        await until_locked(database)
+    second = await waiting
+    assert [tenants[id] for each in (first, second) for id in tasks_of(each)] == ["acme", "bolt"]
 
 
 @on_postgresql

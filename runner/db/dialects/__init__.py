@@ -67,6 +67,10 @@ class Dialect(Protocol):
         """Make the statements of a block one transaction on the driver's connection."""
         ...
 
+    def commit_next(self, connection: Any) -> bool:
+        """Let the next round trip of a whole transaction commit it; return False if the commit needs one of its own."""
+        ...
+
     async def await_locks(self, connection: Any, sql: str, arguments: Any, timeout: str) -> bool:
         """Execute a statement that waits for locks; return False if they do not become available in time."""
         ...

@@ -316,6 +316,13 @@ class PostgreSQL:
         async with connection.pipeline() if Pipeline.is_supported() else nullcontext(), connection.transaction():
             yield
 
+    def commit_next(self, connection: Any) -> bool:
+        """Only LoopStatements can do it."""
+        if (statements := getattr(connection, "statements", None)) is None:
+            return False
+        statements.commit_next()
+        return True
+
     async def await_locks(self, connection: Any, sql: str, arguments: Any, timeout: str) -> bool:
         """Set the timeout and execute the statement after a savepoint."""
         try:

@@ -53,6 +53,10 @@ class SQLite:
         """Nothing: the connections for single statements only read a file."""
         return nullcontext()
 
+    def commit_next(self, connection: Any) -> bool:  # noqa: ARG002 - the other database needs it
+        """The commit of a file takes no round trip."""
+        return False
+
     async def await_locks(self, connection: Any, sql: str, arguments: Any, timeout: str) -> bool:  # noqa: ARG002 - the other database needs them
         """A writing transaction has the only lock."""
         return True

@@ -108,6 +108,8 @@ class LimitedClaims:
         """Until when claims look for tasks without a tenant last, by lane, in monotonic seconds."""
         self._counts = True
         """False if the last claim used no limit that counts running tasks."""
+        self._walks: dict[Lane, int] = {}
+        """The maximum number of tenants to visit in the first round trip of a claim, by lane."""
         self._probes = probes
 
     def turns(self, slots: Slots) -> list[Turn]:
@@ -150,10 +152,11 @@ class LimitedClaims:
         without_others = self._with_tenants.keys()
         passed = {} if from_start else self._lanes.passed(lanes)
         request = LimitedLanes(
-            lanes, self._lanes.start, schedule.cursors, patient, without_others, self._counts, passed
+            lanes, self._lanes.start, schedule.cursors, patient, without_others, self._counts, passed, self._walks
         )
         result = await self._database.write(claim_limited, who, request, self._defaults, limit, starts)
         self._counts = result.counts
+        self._walks = {lane: most for lane, most in self._walks.items() if lane in schedule.due} | result.walks
         await self._report_locked(self._pause_busy(lanes, result))
         self._with_tenants |= dict.fromkeys(result.with_tenants, now + LOOK_AGAIN)
         schedule.record(lanes, result.waits, result.empty, result.cursors, time.monotonic())

@@ -1,7 +1,7 @@
 """The ledger of a claim: the running tasks under the limits of queues and handlers."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
 from runner.db.schema import Tables, is_state
-from runner.db.statement import Prepared
+from runner.db.statement import Prepared, Step
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, db_later, db_now, epoch_seconds, seconds_until
 from runner.model.task import Claimed, State
@@ -73,6 +73,11 @@ class Ledger:
         """The number of tasks of a lane that may start now."""
         return min(self.room_of(key) for key in keys(lane))
 
+    @property
+    def may_charge(self) -> bool:
+        """True if a claim may change the state of a limit: the tokens of a rate, or the probes of a breaker."""
+        return any(usage.limits.rate or usage.breaker for usage in self.usages.values())
+
     def limits_tenants(self, lane: Lane) -> bool:
         """True if a lane has a limit per tenant."""
         return bool(self._per_tenant(lane))
@@ -118,13 +123,19 @@ def _after(usage: LimitUsage, starts: int) -> LimitUsage:
     return replace(usage, running=running, spent=spent, breaker=breaker)
 
 
-async def hold(tx: Transaction, lanes: Sequence[Lane], patient: bool = False, counts: bool = True) -> Ledger:
+async def hold(
+    tx: Transaction, lanes: Sequence[Lane], patient: bool = False, counts: bool = True, further: Sequence[Step] = ()
+) -> tuple[Ledger, list[list[Any]]]:
     """Lock the limits of some lanes that no other claim holds, and count the running tasks under them.
 
     Args:
         tx: a writing transaction, which holds them until its end.
         patient: if other claims hold all these limits, wait for them up to LIMITS_TIMEOUT.
         counts: True if some of these limits probably count running tasks; then one round trip locks and counts.
+        further: statements to execute after the locks, in the same round trip.
+
+    Returns:
+        The ledger, and the rows of each further statement.
     """
     names = {"queue": sorted({lane.queue for lane in lanes}), "handler": sorted({lane.handler for lane in lanes})}
     parameters: dict[str, Any] = {}
@@ -132,11 +143,16 @@ async def hold(tx: Transaction, lanes: Sequence[Lane], patient: bool = False, co
         parameters |= tx.dialect.parameters(f"{kind}s", {"name": values})
     lock, wait, count = _holding(tx.tables, tx.driver)
     # In a statement of its own: its snapshot begins after the lock, and has the tasks of every earlier claim.
-    rows, *counted = await tx.run_all((lock, count) if counts else (lock,), parameters)
+    both = [Step(lock, parameters), Step(count, parameters)]
+    first = both if counts else both[:1]
+    answers = await tx.run_all([*first, *further])
+    rows = answers[0]
     waits = patient and rows and not any(row[3] for row in rows)
     if waits and await tx.await_locks(wait, parameters, LIMITS_TIMEOUT):
         # Once more, although they are locked: the time of a rate is that of the statement.
-        rows, *counted = await tx.run_all((lock, count), parameters)
+        first = both
+        answers = await tx.run_all([*first, *further])
+    (rows, *counted), further_rows = answers[: len(first)], answers[len(first) :]
     usages: dict[Key, LimitUsage] = {}
     for kind, name, at, _, *columns, _ in (row for row in rows if row[3]):
         row: dict[str, Any] = dict(zip((*COLUMNS, *BREAKER_COLUMNS, "probe_in"), columns, strict=True))
@@ -147,7 +163,7 @@ async def hold(tx: Transaction, lanes: Sequence[Lane], patient: bool = False, co
     if any(usage.limits.counts_running for usage in usages.values()):
         (running,) = counted or [await tx.run(count, parameters)]
         usages = {key: replace(usage, running=_running(key, running)) for key, usage in usages.items()}
-    return Ledger(usages, frozenset((row[0], row[1]) for row in rows if not row[3]))
+    return Ledger(usages, frozenset((row[0], row[1]) for row in rows if not row[3])), further_rows
 
 
 def _running(key: Key, counts: Sequence[Any]) -> dict[str, int]:
@@ -171,18 +187,27 @@ def kept_tokens(registry: sa.Table, limits: Mapping[str, Any]) -> sa.ColumnEleme
 
 
 async def charge(tx: Transaction, ledger: Ledger) -> None:
-    """Take the tokens of the claimed tasks, and put off the next probes of a breaker after those of this claim."""
+    """Take the tokens of the claimed tasks, and put off the next probes of a breaker after those of this claim.
+
+    It is the last round trip of its transaction.
+    """
+    if steps := list(_charges(tx, ledger)):
+        tx.commit_next()
+        await tx.run_all(steps)
+
+
+def _charges(tx: Transaction, ledger: Ledger) -> Iterator[Step]:
     for (kind, name), usage in ledger.usages.items():
         rate, starts = usage.limits.rate, ledger.starts[kind, name]
         if usage.breaker is not None and starts:
-            await tx.run(_putting_off(tx.tables, tx.driver), {"entry": name})
+            yield Step(_putting_off(tx.tables, tx.driver), {"entry": name})
         if rate is None:
             continue
         spent = rate.after(usage.spent, usage.at, 0)
         # A time beyond a full period is from before the clock was set back.
         if starts or (usage.spent or 0.0) > spent:
             values = {"entry": name, "spent": spent, "added": starts * rate.interval}
-            await tx.run(_charging(tx.tables, tx.driver, kind), values)
+            yield Step(_charging(tx.tables, tx.driver, kind), values)
 
 
 @lru_cache

@@ -47,6 +47,8 @@ from runner.store.claim.plain import (
 from runner.store.claim.tenants import (
     MOST_VISITS,
     SPARE_VISITS,
+    TenantRound,
+    TenantWalk,
     of_tenants,
     share_parameters,
     shares,
@@ -76,6 +78,8 @@ class LimitedLanes(NamedTuple):
         with_tenants: lanes in which a recent claim found no task without a tenant: look for these last.
         counts: False if the last claim used no limit that counts running tasks.
         passed: the positions that replace `start` in lanes without a limit per tenant.
+        walks: the maximum number of tenants to visit in the round trip that locks the limits, by lane; from the
+            claims before.
     """
 
     lanes: Sequence[Lane]
@@ -85,6 +89,7 @@ class LimitedLanes(NamedTuple):
     with_tenants: Collection[Lane] = frozenset()
     counts: bool = True
     passed: Mapping[Lane, LanePosition] = {}
+    walks: Mapping[Lane, int] = {}
 
 
 @dataclass
@@ -98,6 +103,7 @@ class LimitedClaim:
         probes: the round of probes of each claimed task that probes for an open breaker, by task id.
         with_tenants: the lanes that have no due task without a tenant.
         counts: True if a limit counted running tasks.
+        walks: the maximum number of tenants that the next claim should visit, by lane; only of a server.
     """
 
     claimed: list[Claimed] = field(default_factory=list)
@@ -107,6 +113,7 @@ class LimitedClaim:
     probes: dict[int, Probe] = field(default_factory=dict)
     with_tenants: set[Lane] = field(default_factory=set)
     counts: bool = True
+    walks: dict[Lane, int] = field(default_factory=dict)
 
 
 @needs(Needs.PREPARED_TRANSACTION)
@@ -126,12 +133,18 @@ async def claim_limited(
         starts: True if each task has a slot; see `claim`.
     """
     values = claim_values(who, limit, starts=starts)
-    ledger = await hold(tx, lanes.lanes, lanes.patient, lanes.counts)
+    walks = [
+        TenantWalk(lane, lanes.cursors.get(lane, ""), most) for lane in lanes.lanes if (most := lanes.walks.get(lane))
+    ]
+    ledger, rows = await hold(tx, lanes.lanes, lanes.patient, lanes.counts, [walk.step(tx) for walk in walks])
     claim = _Claim(tx, ledger, lanes, defaults, values, who.order, who.selection.names)
+    claim.walks = {walk.lane: walk.with_rows(each) for walk, each in zip(walks, rows, strict=True)}
     result = claim.result
     result.counts = any(usage.limits.counts_running for usage in ledger.usages.values())
     result.waits = {lane: BUSY for lane in lanes.lanes if claim.ledger.is_busy(lane)}
-    mine = (lane for lane in lanes.lanes if lane not in result.waits)
+    mine = [lane for lane in lanes.lanes if lane not in result.waits]
+    if mine and not ledger.may_charge:
+        claim.commits_with = mine[-1]
     for limits_tenants, group in groupby(mine, claim.ledger.limits_tenants):
         if limits_tenants:
             for lane in group:
@@ -156,7 +169,7 @@ async def claim_limited_suspect(
         defaults: the defaults of every handler in `lanes`, by name.
         ask: which suspects; at most one is claimed.
     """
-    ledger = await hold(tx, lanes.lanes)
+    ledger, _ = await hold(tx, lanes.lanes)
     part = [lane for lane in lanes.lanes if not ledger.is_busy(lane) and ledger.room(lane)]
     if not part:
         return LimitedClaim()
@@ -167,6 +180,8 @@ async def claim_limited_suspect(
         | {"width": ask.width, "among": ask.among}
     )
     prepared = _prepared(tx.tables, tx.driver, "suspects", selection=who.selection.names)
+    if not ledger.may_charge:
+        tx.commit_next()
     rows = await tx.run(prepared, values | _Claim(tx, ledger, lanes, defaults, {}).lane_parameters(part))
     claimed = claimed_tasks(rows, STRICT, part, None)
     ledger.count(claimed)
@@ -191,46 +206,63 @@ class _Claim:
         self.order, self.selection = order, selection
         self.remaining: int = values.get("limit", 0)
         self.result = LimitedClaim()
+        self.commits_with: Lane | None = None
+        """The last lane; None if the ledger may be charged after its claim."""
+        self.walks: Mapping[Lane, TenantWalk] = {}
 
     async def from_lanes(self, lanes: Sequence[Lane]) -> None:
         """Claim from lanes without a limit per tenant."""
         part, number = [lane for lane in lanes if self.ledger.room(lane)], self.remaining
         if len(part) == 1:
             number = self._room(part[0])
-        if part and number and len(await self._run("lanes" if len(part) > 1 else "lane", part, number)) < number:
+        if not part or not number:
+            return
+        if lanes[-1] == self.commits_with:
+            self.tx.commit_next()
+        if len(await self._run("lanes" if len(part) > 1 else "lane", part, number)) < number:
             self.result.empty |= {lane for lane in part if self.ledger.room(lane)}
 
     async def from_tenants(self, lane: Lane) -> None:
         """Claim from a lane with a limit per tenant."""
         cursor = self.lanes.cursors.get(lane)
-        last = lane in self.lanes.with_tenants
+        others_last = lane in self.lanes.with_tenants
         if cursor is None and (number := self._room(lane)):
-            await self._from_others(lane, 0 if last else (number + 1) // 2)
+            await self._from_others(lane, 0 if others_last else (number + 1) // 2)
             self.result.cursors[lane] = cursor = ""
         if not (number := self._room(lane)):
             return
         full = self.ledger.full_tenants(lane)
-        if only := self.values.get("selected_only"):
-            tour = await tenants_of(self.tx, only)
-        else:
-            tour = await visit(self.tx, lane, cursor or "", min(number + len(full) + SPARE_VISITS, MOST_VISITS))
+        tour = await self._tour(lane, cursor or "", number + len(full))
         due = [each.tenant for each in tour.visits if each.due]
         parts = shares(due, lambda tenant: self.ledger.tenant_room(lane, tenant), number)
         if cursor and any(tenant <= cursor for tenant in parts):  # a new round
-            await self._from_others(lane, 0 if last else (number + 1) // 2)
+            await self._from_others(lane, 0 if others_last else (number + 1) // 2)
             if not (number := self._room(lane)):
                 self.result.cursors[lane] = ""
                 return
             parts = shares(due, lambda tenant: self.ledger.tenant_room(lane, tenant), number)
-        claimed = []
+        claimed: list[Claimed] = []
+        has_committed = bool(parts) and lane == self.commits_with and self.tx.commit_next()
         if parts:
             claimed = await self._run("tenants", [lane], number, share_parameters(self.tx, parts))
-        if not claimed and last:
+        if not claimed and others_last and not has_committed:
             claimed = await self._from_others(lane, number)
         if not claimed:
-            self._stop(lane, complete=tour.complete, is_full=not full.isdisjoint(due))
+            complete = tour.complete and not (others_last and has_committed)
+            self._stop(lane, complete=complete, is_full=not full.isdisjoint(due))
         turns = list(parts) or [each.tenant for each in tour.visits]
-        self.result.cursors[lane] = None if tour.complete and len(parts) < number else turns[-1]
+        ends = tour.complete and (len(parts) < number or (has_committed and not claimed))
+        self.result.cursors[lane] = None if ends else turns[-1]
+
+    async def _tour(self, lane: Lane, after: str, number: int) -> TenantRound:
+        """Visit the tenants of a lane, at least a number of them with due tasks if there are so many."""
+        if only := self.values.get("selected_only"):
+            return await tenants_of(self.tx, only)
+        most = min(number + SPARE_VISITS, MOST_VISITS)
+        tour = await visit(self.tx, lane, after, most, self.walks.get(lane))
+        if self.tx.dialect.is_server:
+            self.result.walks[lane] = min(len(tour.visits) + SPARE_VISITS, most)
+        return tour
 
     async def _from_others(self, lane: Lane, number: int) -> list[Claimed]:
         """Claim tasks without a tenant, and note that there are none."""

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect, row_address
 from runner.db.schema import Tables, is_state
-from runner.db.statement import Prepared
+from runner.db.statement import Prepared, Step
 from runner.db.transaction import Transaction
 from runner.db.types import ctid, db_now, is_listed
 from runner.model.task import State
@@ -52,18 +52,49 @@ class TenantRound(NamedTuple):
     complete: bool
 
 
-async def visit(tx: Transaction, lane: Lane, after: str, most: int) -> TenantRound:
+class TenantWalk(NamedTuple):
+    """A walk from the tenant after `after` to the last one of a lane.
+
+    Args:
+        lane: the lane.
+        most: maximum number of tenants to visit.
+        visits: the visited tenants; None before the walk.
+    """
+
+    lane: Lane
+    after: str
+    most: int
+    visits: Sequence[Visit] | None = None
+
+    def step(self, tx: Transaction) -> Step:
+        """The statement of the walk; `with_rows` takes its rows."""
+        parameters = self.lane._asdict() | {"after": self.after, "visits": self.most}
+        return Step(_visiting(tx.tables, tx.driver), parameters)
+
+    def with_rows(self, rows: Sequence[Any]) -> "TenantWalk":
+        """The walk with the rows of its statement."""
+        return self._replace(visits=[Visit(tenant, bool(due)) for tenant, due in rows])
+
+    def reaches(self, most: int) -> bool:
+        """True if a walk of `most` visits would find no more tenants."""
+        return self.visits is not None and (len(self.visits) < self.most or self.most >= most)
+
+
+async def visit(tx: Transaction, lane: Lane, after: str, most: int, walk: TenantWalk | None = None) -> TenantRound:
     """Walk from tenant to tenant, from the one after `after` to the last one, and on from the first one.
 
     Args:
-        tx: an open transaction; one or two statements are executed.
+        tx: an open transaction; at most two statements are executed.
         after: the last tenant that had a turn; empty to begin with the first one.
         most: maximum number of tenants to visit.
+        walk: a walk that this transaction has made; used if it is from `after` and goes far enough.
     """
-    visits = await _walk(tx, lane, after, most)
+    if walk is None or walk.after != after or not walk.reaches(most):
+        walk = await _walked(tx, TenantWalk(lane, after, most))
+    visits = list(walk.visits or ())[:most]
     if after and len(visits) < most:
-        wrapped = await _walk(tx, lane, "", most - len(visits))
-        visits += [each for each in wrapped if each.tenant <= after]
+        wrapped = await _walked(tx, TenantWalk(lane, "", most - len(visits)))
+        visits += [each for each in wrapped.visits or () if each.tenant <= after]
     return TenantRound(visits, len(visits) < most)
 
 
@@ -85,9 +116,8 @@ def _tenants_of(tables: Tables, driver: sa.Dialect) -> Prepared:
     return Prepared(sa.select(task.tenant).where(named).distinct(), driver)
 
 
-async def _walk(tx: Transaction, lane: Lane, after: str, most: int) -> list[Visit]:
-    rows = await tx.run(_visiting(tx.tables, tx.driver), lane._asdict() | {"after": after, "visits": most})
-    return [Visit(tenant, bool(due)) for tenant, due in rows]
+async def _walked(tx: Transaction, walk: TenantWalk) -> TenantWalk:
+    return walk.with_rows(await tx.run(*walk.step(tx)))
 
 
 def shares(tenants: Sequence[str], room: Callable[[str], int], limit: int) -> dict[str, int]:
