@@ -7,10 +7,12 @@ import asyncio
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import time
-from contextlib import chdir
+from collections.abc import Iterator
+from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,12 +22,10 @@ from tests.tasktui.terminal import Terminal
 
 DOCS = Path(__file__).parent.parent / "docs"
 
-SIZE = (100, 30)
-
 READ, TYPE = 1.6, 0.06
 """Seconds in which a viewer reads a screen, and between two typed letters."""
 
-MOMENT = 0.12
+MOMENT = 0.25
 """Seconds of the outputs that a recording joins."""
 
 KEYS = {"enter": b"\r", "escape": b"\x1b", "down": b"\x1b[B", "ctrl+x": b"\x18", "tab": b"\t"}
@@ -36,18 +36,47 @@ class Scene:
     """A recording.
 
     Args:
-        steps: keys, `=texts` that are typed letter by letter, and `?texts` for which the next step waits.
+        steps: keys, `=texts` that are typed letter by letter, `?texts` for which the next step waits, and RUNNER.
         production: a profile of production, which begins read-only.
+        size: columns and rows of the terminal.
     """
 
     steps: tuple[str, ...]
     production: bool = False
+    size: tuple[int, int] = (100, 30)
+
+
+RUNNER = "&runner"
+"""The step that starts a runner whose gateway answers again, and closes the breaker."""
+
+HANDLERS = """
+import time
+from typing import Any
+from runner import handler
+
+
+def answered(**order: Any) -> str:
+    time.sleep(0.01)
+    return "charged"
+
+
+for name in ("payments.charge", "payments.refund", "payments.capture"):
+    handler(name, queue="payments", breaker="20/1m")(answered)
+"""
 
 
 CAUSE = ("?Overview", "4", "?no answer from paygate")
 RETRY = (*CAUSE, "R", "?in stages")
 CONFIRMED = (*RETRY, "=paygate answers again", "enter", "=shop", "enter", "?waiting for 1")
 SCENES = {
+    "console": Scene(
+        (
+            *("?RUN TIME", "w", "?will not run again", "escape", *CAUSE, RUNNER, "R", "?in stages"),
+            *("=paygate answers again", "enter", "=shop", "enter", "?waiting for 1", "?✓ 1,890"),
+            *("8", "?OPERATIONS", "1", "?NEEDS ATTENTION"),
+        ),
+        size=(120, 40),
+    ),
     "canary": Scene(CONFIRMED),
     "why": Scene(
         (
@@ -76,8 +105,28 @@ SCENES = {
 """The scene of each recording."""
 
 
-def _step(terminal: Terminal, step: str) -> None:
+@contextmanager
+def _runner() -> Iterator[None]:
+    """A runner of the shop, as in RUNNER."""
+    Path("shop_tasks.py").write_text(HANDLERS)
+    program, profile = [sys.executable, "-m", "runner"], ["--profile", "shop", "--config", "tasktui.toml"]
+    work = [*program, "work", *profile, "--handlers", "shop_tasks", "--queues", "payments"]
+    with Path("runner.log").open("wb") as log, subprocess.Popen(work, stderr=log) as process:
+        try:
+            while b"started on" not in Path("runner.log").read_bytes():
+                time.sleep(0.05)
+            close = ["limit", "handler", "payments.charge", "--breaker", "close"]
+            subprocess.run([*program, *close, *profile], check=True, stdout=subprocess.DEVNULL)
+            yield
+        finally:
+            process.terminate()
+
+
+def _step(terminal: Terminal, step: str, background: ExitStack) -> None:
     """Do a step at the pace of a person."""
+    if step == RUNNER:
+        background.enter_context(_runner())
+        return
     match step[0], step[1:]:
         case "?", text if text:
             terminal.sees(text)
@@ -100,14 +149,13 @@ def record(name: str, folder: Path) -> Path:
     asyncio.run(shop.main(Path("shop.db")))
     production = f"production = {str(scene.production).lower()}"
     Path("tasktui.toml").write_text(f'[profiles.shop]\nurl = "sqlite:///shop.db"\n{production}\n')
-    terminal = Terminal("--profile", "shop", "--config", "tasktui.toml", "--record", str(path), size=SIZE)
-    try:
+    terminal = Terminal("--profile", "shop", "--config", "tasktui.toml", "--record", str(path), size=scene.size)
+    with ExitStack() as background:
+        background.callback(terminal.close)
         for step in scene.steps:
-            _step(terminal, step)
+            _step(terminal, step, background)
         terminal.drains(READ)
-    finally:
-        terminal.close()
-    shrink(path)
+    shrink(path, scene.size[1])
     path.chmod(0o644)
     return path
 
@@ -144,8 +192,8 @@ def changed(text: str, rows: dict[int, str]) -> str:
     return "".join(output)
 
 
-def shrink(path: Path) -> None:
-    """Join the outputs of a moment, and forget those that a whole screen hides at once."""
+def shrink(path: Path, height: int) -> None:
+    """Join the outputs of a moment, and forget those that a whole screen of a number of rows hides at once."""
     header, *lines = path.read_text(encoding="utf-8").splitlines()
     moments: list[tuple[float, str]] = []
     for at, _, text in map(json.loads, lines):
@@ -153,7 +201,7 @@ def shrink(path: Path) -> None:
         if at - last[0] > MOMENT:
             moments.append((at, text))
         else:
-            whole = text.startswith("\x1b[1;1H") and text.count("\n") >= SIZE[1] - 1
+            whole = text.startswith("\x1b[1;1H") and text.count("\n") >= height - 1
             moments[-1] = (last[0], text if whole and len(moments) > 1 else last[1] + text)
     rows: dict[int, str] = {}
     outputs = [(at, smaller(changed(text, rows))) for at, text in moments]
