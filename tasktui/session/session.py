@@ -206,7 +206,7 @@ class Session:
         url = self.settings.url
         if url.file is not None and not url.file.exists():
             raise SchemaMissing(url=url, needed=HEAD)
-        permission = await self._answer(connection_permission, LONGEST_SILENCE)
+        permission = await self._checked(connection_permission, LONGEST_SILENCE)
         if self.lock.barrier is UNOPENED:
             if url.file is not None and not os.access(url.file, os.W_OK, effective_ids=EFFECTIVE):
                 self.lock.barrier = FILE
@@ -242,10 +242,18 @@ class Session:
 
     async def _read(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self._query_times.append(time.monotonic())
+        return await self._checked(lambda tx: verb(tx, *args, **kwargs), SILENCE)
+
+    async def _checked(self, verb: Callable[[Transaction], Awaitable[T]], seconds: float) -> T:
+        """Run a store function; if the database refuses it, the state of the tables is the error, unless it is right.
+
+        Raises:
+            SchemaMissing: the tables do not exist; see also the other errors of `check`.
+        """
         try:
-            return await self._answer(lambda tx: verb(tx, *args, **kwargs), SILENCE)
-        except DatabaseRefused:  # most likely the tables are of another release
-            await self._reads.wait(check(self.database), SILENCE, self._timeout_error(NOTHING, SILENCE))
+            return await self._answer(verb, seconds)
+        except DatabaseRefused:
+            await self._reads.wait(check(self.database), seconds, self._timeout_error(NOTHING, seconds))
             raise
 
     async def _answer(self, verb: Callable[[Transaction], Awaitable[T]], seconds: float) -> T:

@@ -262,6 +262,7 @@ def test_a_byte_that_is_no_text_does_not_stop_the_keys(terminal: Terminal) -> No
     assert terminal.ends() == 0
 
 
+@pytest.mark.both_databases
 async def test_tables_that_are_missing_are_said_to_be(database_url: str) -> None:
     settings = Settings(url=parse_url(database_url))
     with pytest.raises(SchemaMissing):
