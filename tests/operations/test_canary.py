@@ -51,7 +51,8 @@ async def ending(database: Database, end: Callable[[int], str | None]) -> AsyncI
         while not leaves.is_set():
             async with database.reading() as tx:
                 task = tx.tables.task
-                ids = [row.id for row in await tx.rows(sa.select(task.c.id).where(task.c.state == "waiting"))]
+                waiting = sa.select(task.c.id).where(task.c.state == "waiting").order_by(task.c.id)
+                ids = [row.id for row in await tx.rows(waiting)]
             for id in ids:
                 fingerprint = end(id)
                 if fingerprint is not None:

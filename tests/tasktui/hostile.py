@@ -82,6 +82,11 @@ async def fill(database: Database, text: str) -> int:
     await _intervened(database, id, text)
     await _scheduled(database, id, text)
     await _reported(database, id, text)
+    async with database.writing() as tx:
+        workflow = tx.tables.workflow
+        added = sa.insert(workflow).values(name=text, submitted_by=text).returning(workflow.c.id)
+        member = tx.tables.task.c.id == id
+        await tx.execute(sa.update(tx.tables.task).where(member).values(workflow=await tx.scalar(added)))
     return id
 
 
