@@ -13,6 +13,10 @@ from runner.db.database import Database
 from runner.db.dialects.postgresql import PREPARE_AFTER
 from runner.handlers.registry import REGISTRY
 from runner.model.outcome import Retry
+from runner.operations.limit import LimitEdit, set_limits
+from runner.operations.pause import PauseKind, PauseTarget
+from runner.operations.results import Actor
+from runner.store.claim.limited import LimitedLanes, claim_limited
 from runner.store.claim.look import claim_and_look
 from runner.store.dependencies.resolve import any_open
 from runner.store.heartbeat import heartbeat, running_tasks
@@ -70,6 +74,33 @@ def listed() -> dict[str, int]:
     return {name: int(number) for name, number in re.findall(r"^\| ([^|]+) \| (\d+) \|$", part, re.MULTILINE)}
 
 
+async def claims_under_limits(far: DistantServer, database: Database, distant: Database) -> dict[str, int]:
+    """The round trips of claims of one task under each kind of limit."""
+    limits = {
+        "a claim under a concurrency limit": {"concurrency": "1000"},
+        "a claim under a limit per tenant, after one that found no task without a tenant": {"per-tenant": "1000"},
+        "a claim under a rate": {"rate": "1000/s"},
+    }
+    measured = {}
+    for number, (name, values) in enumerate(limits.items()):
+        queue = f"limited {number}"
+        await database.write(
+            set_limits, PauseTarget(PauseKind.QUEUE, queue), LimitEdit(values, new=True), Actor("ana", "web-1")
+        )
+        await put_many(database, 20, queue=queue, tenant="acme")
+        runner = await Runner.enter(distant)
+        await runner.survey()
+        own = [lane for lane in runner.lanes.limited.due if lane.queue == queue]
+        request = LimitedLanes(own, runner.start, with_tenants=own, walks=dict.fromkeys(own, MANY))
+
+        async def claim(runner: Runner = runner, request: LimitedLanes = request) -> None:
+            result = await distant.write(claim_limited, runner.who, request, runner.terms, 1)
+            assert len(result.claimed) == 1
+
+        measured[name] = await trips(far, claim)
+    return measured
+
+
 async def test_each_operation_costs_the_round_trips_of_the_documentation(
     far: DistantServer, database: Database, distant: Database, work: TaskHandler[Any, Any, Any]
 ) -> None:
@@ -90,6 +121,7 @@ async def test_each_operation_costs_the_round_trips_of_the_documentation(
         return await distant.write(claim_and_look, runner.who, lanes, runner.terms, 10)
 
     measured["a claim that looks for other lanes"] = await trips(far, look)
+    measured |= await claims_under_limits(far, database, distant)
     claimed = iter([await runner.claim_on(10) for _ in range(2 * PREPARE_AFTER + 4)])
 
     async def succeed() -> object:
