@@ -540,7 +540,8 @@ async def test_a_rescue_without_a_result_does_not_allow_claims_of_suspects(
     await harness.change(sa.update(table).where(table.c.id == lost).values(running))
     runner = harness.runner()
     loop, overtaken = runner.rescue_loop, Overtaken(harness, runner)
-    monkeypatch.setattr(loop, "_pace", Pace(every=0.0, most=0.0))
+    for pace in ("_pace", "_task_pace"):
+        monkeypatch.setattr(loop, pace, Pace(every=0.0, most=0.0))
     await loop.look()
     await runner.lease.register()
     monkeypatch.setattr(runner.lease, "_trusts_from", 0.0)
