@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
-from runner.db.schema import Tables, is_state, runs_in_order
+from runner.db.schema import Tables, is_state, runs_with_order_key
 from runner.db.schema.task import Condition
 from runner.db.types import NO_JOIN, db_now
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, State
@@ -322,7 +322,7 @@ class InOrder(ClaimCondition):
     @staticmethod
     def running(other: Any, task: Any) -> Condition:
         """The SQL that another task with the same order key runs: a search of the index `in_order`."""
-        return sa.and_(other.order_key == task.order_key, runs_in_order(other))
+        return sa.and_(other.order_key == task.order_key, runs_with_order_key(other))
 
     def of_task(self, task: Any, scope: ClaimScope) -> Sequence[Condition]:
         """The SQL that a task has no order key, or that its turn has come."""

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from runner.db.schema import records
 from runner.db.schema import task as tasks
 from runner.db.schema.records import GONE, MINUTE_COUNTS, MINUTE_TIMES, NO_BIN
-from runner.db.schema.task import is_open, is_state, runs_in_order, state_literal
+from runner.db.schema.task import is_open, is_state, runs_with_order_key, state_literal
 
 NAMING = {
     "ix": "%(table_name)s_%(column_0_N_name)s",
@@ -76,7 +76,7 @@ __all__ = [
     "Tables",
     "is_open",
     "is_state",
-    "runs_in_order",
+    "runs_with_order_key",
     "state_literal",
     "tables",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.schema import NO_BIN, Tables, partitions
-from runner.db.schema.task import is_state, runs_in_order, state_literal
+from runner.db.schema.task import is_state, runs_with_order_key, state_literal
 from runner.model.task import State
 
 LIVE = {
@@ -79,7 +79,7 @@ def _index_live(table: sa.Table) -> None:
     _index(table, "hosts", task.hosts_until, where=task.hosts != sa.literal_column("''"))
     ordered = task.order_key.is_not(None)
     _index(table, "order", task.order_key, task.id, where=ordered)
-    _index(table, "in_order", task.order_key, where=runs_in_order(task), unique=True)
+    _index(table, "in_order", task.order_key, where=runs_with_order_key(task), unique=True)
     _index(table, "key", task.key, task.handler, task.id, where=task.key.is_not(None))
     _index(table, "members", task.workflow, task.id, where=task.workflow.is_not(None))
 

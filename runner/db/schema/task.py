@@ -49,7 +49,7 @@ def is_final_state(column: sa.ColumnElement[str], state: State) -> sa.ColumnElem
     return match if state is State.SUCCEEDED else match & (column != state_literal(State.SUCCEEDED))
 
 
-def runs_in_order(task: Any) -> Condition:
+def runs_with_order_key(task: Any) -> Condition:
     """The condition that a task with an order key runs, in a form that only the index `in_order` has.
 
     With `state = 'running'`, PostgreSQL may choose the index of all running tasks: while its statistics know none, it
