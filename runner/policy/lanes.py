@@ -79,6 +79,7 @@ class Head(NamedTuple):
         paused: True if the queue or the handler is paused.
         refused: id of its first task if no claim ever takes that task, else None.
         limited: True if the queue or the handler has a limit.
+        has_order_key: True if its first task has an order key, so that it may wait for the end of another task.
     """
 
     lane: Lane
@@ -87,6 +88,7 @@ class Head(NamedTuple):
     paused: bool
     refused: int | None = None
     limited: bool = False
+    has_order_key: bool = False
 
 
 def in_order(order: ClaimOrder, lanes: Mapping[Lane, float], now: float) -> list[Lane]:

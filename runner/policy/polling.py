@@ -11,7 +11,7 @@ package.module:Class        a mode of your own
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -77,6 +77,48 @@ class Pace:
         self.usual, self.last = min(self.last, end - start), end - start
         self._next = end + max(self.every, min(self.most, SHARE * self.usual))
         self._early = end + max(min(self.every, EARLIEST), EARLY * self.usual)
+
+
+@dataclass
+class KeyWatch:
+    """When to claim the next tasks of order keys that wait for the end of another one, and are not blocked by it.
+
+    They came from plain inserts. A claim walks over all of them, so that the claims after the ends of tasks take at
+    most a fifth of the time.
+    """
+
+    _pace: Pace = field(default_factory=lambda: Pace(every=0.0))
+    _has_keys: bool = False
+    """True if the first due task of a lane had an order key at the last survey."""
+    _waits: bool = False
+    _has_ended: bool = False
+    """True if a task has ended since the last scan began."""
+
+    def survey(self, *, has_keys: bool) -> None:
+        """Start over with a survey.
+
+        Args:
+            has_keys: True if the first due task of a lane has an order key.
+        """
+        self._has_keys, self._waits = has_keys, False
+
+    def record_untaken(self, start: float, end: float) -> None:
+        """Record a claim that took nothing from the lanes of the survey: its start and end in monotonic seconds."""
+        self._waits = self._has_keys
+        self._pace.record(start, end)
+
+    def end_task(self) -> bool:
+        """Record the end of a task; return True if the next one of its order key may wait for a claim."""
+        self._has_ended = True
+        return self._waits
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until a claim for the next tasks; None if there may be none. `now` in monotonic seconds."""
+        return self._pace.early(now) if self._waits and self._has_ended else None
+
+    def begin(self) -> None:
+        """Record the start of a scan."""
+        self._has_ended = False
 
 
 @dataclass

@@ -5,6 +5,7 @@ import random
 from collections import defaultdict
 
 import pytest
+import sqlalchemy as sa
 
 from runner.model.task import NewTask, OrderKey
 from runner.store.submit import submit_many
@@ -43,3 +44,22 @@ async def test_runners_keep_the_order_of_every_key(harness: Harness, tasks_per_k
         await harness.wait_for(*ids)
     assert numbers == {f"key-{key}": [*range(tasks_per_key)] for key in range(KEYS)}
     assert [await harness.state(id) for id in ids] == ["succeeded"] * len(ids)
+
+
+async def test_the_next_task_of_a_key_starts_without_a_poll_after_plain_inserts(harness: Harness) -> None:
+    numbers: dict[str, list[int]] = defaultdict(list)
+
+    @harness.handler("work")
+    async def work(key: str, number: int) -> None:
+        await asyncio.sleep(0)
+        numbers[key].append(number)
+
+    table = harness.database.tables.task
+    for number in range(5):
+        for key in ("a", "b"):
+            payload = f'{{"key": "{key}", "number": {number}}}'
+            await harness.change(sa.insert(table).values(handler="work", payload=payload, order_key=key))
+    ids = [row.id for row in await harness.rows(sa.select(table.c.id))]
+    async with at_work(harness.runner(poll_interval="1h")):
+        await harness.wait_for(*ids)
+    assert numbers == {"a": [*range(5)], "b": [*range(5)]}

@@ -1,6 +1,6 @@
 import pytest
 
-from runner.policy.polling import EVERY, QUICK, SHARE, LookAhead, Pace
+from runner.policy.polling import EVERY, QUICK, SHARE, KeyWatch, LookAhead, Pace
 
 
 def test_the_first_survey_is_due_immediately() -> None:
@@ -148,3 +148,20 @@ def test_a_rate_is_kept_within_its_span() -> None:
     rate = look.tasks(1_000.1)
     look.ends += 50_000
     assert look.tasks(1_000.11) == rate > 0
+
+
+def test_the_end_of_a_task_asks_for_the_next_one_of_its_order_key_at_a_pace() -> None:
+    keys = KeyWatch()
+    keys.survey(has_keys=True)
+    assert not keys.end_task()  # before the claim that finds that it waits
+    keys.record_untaken(10.0, 10.1)
+    keys.record_untaken(11.0, 11.1)
+    assert keys.wait(11.2) == pytest.approx(0.3)
+    keys.begin()
+    assert keys.wait(11.2) is None
+    assert keys.end_task()
+    assert keys.wait(12.0) == 0.0
+    keys.survey(has_keys=False)
+    keys.record_untaken(12.0, 12.1)
+    assert not keys.end_task()
+    assert keys.wait(20.0) is None

@@ -168,6 +168,7 @@ class Claimer:
         try:
             while self.state is ScanState.AGAIN and self.may_claim():
                 self.state, submitted = ScanState.RUNNING, self._recall()
+                self.survey.keys.begin()
                 await self._claim_parts()
                 await (self._scan_known(submitted) if self._beside.is_needed() else self._scan(submitted))
                 self._back_off.reset()
@@ -217,8 +218,9 @@ class Claimer:
             self._next_timer = None
         now = time.monotonic()
         full, parts = self.lanes.limited.wait(now), self.stuck.wait()
-        survey = self._beside.wait(now) if self.may_claim() else None  # otherwise the next scan decides
-        shortly = (None if wait is None else max(PARTS_PAUSE, wait) for wait in (parts, survey))
+        # Otherwise the next scan decides.
+        others = (self._beside.wait(now), self.survey.keys.wait(now)) if self.may_claim() else ()
+        shortly = (None if wait is None else max(PARTS_PAUSE, wait) for wait in (parts, *others))
         waits = [wait for wait in (full, *shortly) if wait is not None]
         if waits and self.gate is Gate.OPEN:
             loop = asyncio.get_running_loop()
@@ -265,13 +267,14 @@ class Claimer:
         while self.lanes.has_ready(time.monotonic()) and self.may_claim():
             self._others_wait = None
             self._recall()  # a backlog lets no scan end, and an urgent task must not wait for the next survey
+            started = time.monotonic()
             if (claimed_count := await self._claim_round()) is None:
                 break
             total += claimed_count
             await asyncio.sleep(0)  # the claimed tasks start, before the runner looks for more
             if surveyed and not total and not self.lanes.has_ready(time.monotonic()):
                 # A survey also returns tasks that a claim skips, e.g. suspects: do not loop. Other lanes come next.
-                self.survey.skip_untaken()
+                self.survey.skip_untaken(started, time.monotonic())
                 if not await self._leave_out_untaken():
                     break
             await self._claim_parts()
@@ -360,6 +363,8 @@ class Claimer:
                 self._expect_work()
         if event.verb == "release":
             self._expect_work()
+        if self.survey.keys.end_task() and not self.state.is_running:
+            self._expect_work() if self.survey.keys.wait(time.monotonic()) == 0 else self._schedule_next()
 
     def may_claim(self) -> bool:
         """True while the runner may claim: it does not drain, its lease is valid, and the last error is long ago."""

@@ -91,10 +91,11 @@ async def survey(
             run_at,
             float(wait),
             bool(paused),
-            refused,
+            first or None,
             bool(limited),
+            first == 0,
         )
-        for queue, handler, priority, hosts, retried, run_at, wait, paused, refused, limited in rows
+        for queue, handler, priority, hosts, retried, run_at, wait, paused, first, limited in rows
     ]
 
 
@@ -142,7 +143,7 @@ def survey_statement(
         selection = selection.limit(sa.bindparam("most", type_=sa.Integer))  # without a sort, it ends the recursion
     lane = selection.subquery("selection")
     columns = (*(lane.c[name] for name in LANE), lane.c.run_at, seconds_until(lane.c.run_at), lane.c.paused)
-    return sa.select(*columns, _refused(tables, lane), lane.c.limited)
+    return sa.select(*columns, _first(tables, lane), lane.c.limited)
 
 
 def _claim_order(head: sa.FromClause) -> list[sa.ColumnElement[Any]]:
@@ -152,13 +153,14 @@ def _claim_order(head: sa.FromClause) -> list[sa.ColumnElement[Any]]:
     return [later, *CLAIM_POLICY.order.of_lanes(due), head.c.run_at]
 
 
-def _refused(tables: Tables, lane: sa.Subquery) -> sa.ScalarSelect[int]:
-    """The id of the first task of a lane if no claim ever takes it; null otherwise."""
+def _first(tables: Tables, lane: sa.Subquery) -> sa.ScalarSelect[int]:
+    """The id of the first task of a lane if no claim ever takes it; 0 if it has an order key; null otherwise."""
     task = tables.task.alias("first").c
     never = CLAIM_POLICY.is_never_claimed(task, ClaimScope(tables))
     # From its time on: the walk has passed the dead entries before it already.
     mine = (*(task[name] == lane.c[name] for name in LANE), task.run_at >= lane.c.run_at)
-    first = sa.select(sa.case((never, task.id))).where(is_state(task.state, State.WAITING), *mine)
+    in_order: Any = (task.order_key.is_not(None), sa.literal_column("0"))
+    first = sa.select(sa.case((never, task.id), in_order)).where(is_state(task.state, State.WAITING), *mine)
     first = first.order_by(*CLAIM_POLICY.order.within_lane(task)).limit(sa.literal_column("1"))
     return first.correlate(lane).scalar_subquery()
 

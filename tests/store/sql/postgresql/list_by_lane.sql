@@ -81,7 +81,7 @@ SELECT
                 AND first.attempt != 1000000000
                 AND first.fence != 1000000000000000000
             )
-        ) THEN first.id END AS anon_3
+        ) THEN first.id WHEN (first.order_key IS NOT NULL) THEN 0 END AS anon_3
         FROM task AS first
         WHERE
             first.state = 'waiting'
