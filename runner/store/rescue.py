@@ -192,7 +192,10 @@ async def lost_tasks(tx: Transaction, grace: float, without: Collection[int] = (
     """Return the handlers of up to CHUNK lost tasks by task id, locked ones too; for the arguments see `rescue`."""
     task = tx.tables.task.c
     lost = sa.select(task.id, task.handler).where(_is_lost(tx.tables, -grace), *among(task.id, None, without))
-    return {row.id: row.handler for row in await tx.rows(lost.order_by(task.runner_id, task.id).limit(CHUNK))}
+    return {
+        row.id: row.handler
+        for row in await tx.rows(lost.order_by(task.runner_id, task.claimed_at, task.id).limit(CHUNK))
+    }
 
 
 async def stranded_tasks(tx: Transaction) -> dict[int, str]:
@@ -243,7 +246,7 @@ async def _lock_lost(
         sa.select(*columns, alive.label("alive"))
         .where(_is_lost(tx.tables, -grace), *among(task.id, only, without))
         # In the order of the index of running tasks: ordered by id alone, SQLite would read the whole table.
-        .order_by(task.runner_id, task.id)
+        .order_by(task.runner_id, task.claimed_at, task.id)
         .limit(CHUNK)
         .with_for_update(skip_locked=True, of=tx.tables.task)
     )

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.loop_statements import LoopStatements
 from runner.db.transaction import Transaction
-from runner.db.types import epoch_seconds
+from runner.db.types import db_later, db_now, epoch_seconds
 from runner.errors import DatabaseRefused
 from runner.model.outcome import Release
 from runner.model.task import Claimed, NewTask, State
@@ -24,6 +24,7 @@ from runner.policy.suspicion import Ask
 from runner.store.claim.ledger import charge, hold
 from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
 from runner.store.claim.plain import claim
+from runner.store.claim.running_count import Key, LastCount
 from runner.store.submit import submit_many
 from tests.conftest import on_postgresql
 from tests.store.rows import until_locked
@@ -46,11 +47,23 @@ async def epoch(tx: Transaction) -> float:
     return float(await tx.scalar(sa.select(epoch_seconds())))
 
 
-async def take(runner: Runner, number: int = 100, walks: Mapping[Lane, int] = {}) -> LimitedClaim:
+async def _age(database: Database, seconds: int) -> None:
+    """Let the running tasks have been claimed some seconds earlier."""
+    task = database.tables.task
+    running = task.c.state == State.RUNNING.value
+    await change(database, sa.update(task).where(running).values(claimed_at=db_later(db_now(), -seconds)))
+
+
+async def take(
+    runner: Runner,
+    number: int = 100,
+    walks: Mapping[Lane, int] = {},
+    last: Mapping[Key, LastCount] | None = None,
+) -> LimitedClaim:
     """Claim from the limited lanes after a new survey."""
     await runner.survey()
     cursors = dict(runner.lanes.limited.cursors)
-    lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start, cursors, walks=walks)
+    lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start, cursors, walks=walks, last=last)
     result = await runner.database.write(claim_limited, runner.who, lanes, runner.terms, number)
     runner.lanes.limited.record(lanes.lanes, result.waits, result.empty, result.cursors, 0.0)
     return result
@@ -154,6 +167,50 @@ class TestConcurrency:
         uncounted = lanes._replace(counts=first.counts)
         second = await database.write(claim_limited, runner.who, uncounted, runner.terms, 10)
         assert (len(second.claimed), second.counts) == (1, True)
+
+    @pytest.mark.both_databases
+    @pytest.mark.parametrize("age", [0, 60], ids=["claimed just now", "claimed long ago"])
+    async def test_a_limit_holds_if_a_count_continues_from_the_last_one(
+        self, database: Database, runner: Runner, age: int
+    ) -> None:
+        await put_many(database, 10, queue="mail")
+        await limit(database, "queue", "mail", concurrency="4")
+        first = await take(runner, 2, last={})
+        await _age(database, age)
+        second = await take(runner, 1, last={})
+        assert set(second.last) == {("queue", "mail")}
+        assert len(second.last["queue", "mail"].older) == (2 if age else 0)
+        other = await Runner.enter(database, host="other")
+        assert len((await take(other, 10, last=second.last)).claimed) == 1
+        full = await take(runner, 10, last=second.last)
+        assert full.claimed == []
+        await runner.end(first.claimed[0])
+        await runner.end(second.claimed[0])
+        assert len((await take(runner, 10, last=full.last)).claimed) == 2
+
+    @pytest.mark.both_databases
+    async def test_a_limit_that_the_last_count_did_not_know_counts_all_tasks(
+        self, database: Database, runner: Runner
+    ) -> None:
+        await put_many(database, 2, queue="news")
+        await put_many(database, 10, queue="mail")
+        await limit(database, "queue", "mail", concurrency="9")
+        await limit(database, "queue", "news", concurrency="9")
+        assert len((await take(runner, 2, last={})).claimed) == 2
+        await _age(database, 60)
+        last = {("queue", "mail"): (await take(runner, 1, last={})).last["queue", "mail"]}
+        await limit(database, "handler", "work", concurrency="4")
+        assert len((await take(runner, 10, last=last)).claimed) == 1
+
+    @pytest.mark.both_databases
+    async def test_a_clock_that_was_set_back_lets_a_count_read_all_tasks(
+        self, database: Database, runner: Runner
+    ) -> None:
+        await put_many(database, 10, queue="mail")
+        await limit(database, "queue", "mail", concurrency="3")
+        last = (await take(runner, 2, last={})).last
+        later = {key: each._replace(at=each.at + 60) for key, each in last.items()}
+        assert len((await take(runner, 10, last=later)).claimed) == 1
 
     @pytest.mark.both_databases
     async def test_a_claim_starts_at_its_old_position_unless_tenants_have_turns(

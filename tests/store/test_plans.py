@@ -16,11 +16,12 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.db.transaction import clock
+from runner.db.transaction import Transaction, clock
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Retry
 from runner.model.task import OnDuplicate, State
 from runner.policy.claim_order import FreshOrder
+from runner.policy.lanes import Lane, LanePosition
 from runner.policy.retention import Retention
 from runner.policy.selection import TaskSelection, listed, mask
 from runner.policy.suspicion import Ask
@@ -37,8 +38,10 @@ from runner.queries.task.parents import stuck_tasks
 from runner.queries.why import facts
 from runner.queries.why.why import why
 from runner.settings import Settings
+from runner.store.claim.limited import LimitedClaim, LimitedLanes, claim_limited
 from runner.store.claim.look import claim_and_look
 from runner.store.claim.plain import claim, claim_suspect, first_due
+from runner.store.claim.running_count import LAG, RunningCount
 from runner.store.claim.survey import Pending, pending, survey
 from runner.store.dependencies.resolve import FinishedParent, any_open, find_strays, open_dependencies, resolve
 from runner.store.heartbeat import heartbeat, running_tasks
@@ -51,6 +54,7 @@ from tests.store.plans import Cost, Watch, watch
 from tests.store.rows import add_live
 from tests.store.runners import LEASE, Runner, settle_done, settlement
 from tests.store.table import change, expire, put, put_many
+from tests.store.test_limits import limit
 from tests.store.unique_tasks import once
 
 pytestmark = pytest.mark.one_database
@@ -419,6 +423,42 @@ async def test_an_old_snapshot_does_not_slow_claims_down(watched: tuple[Database
             assert len(await runner.claim_on(100)) == 100
     assert last.rows <= 1.2 * first.rows + 10
     assert last.pages <= 1.5 * first.pages + 50
+
+
+@pytest.mark.slow
+@on_postgresql
+async def test_an_old_snapshot_does_not_slow_the_counts_of_limits_down(
+    watched: tuple[Database, Watch], rival: Database
+) -> None:
+    database, looking = watched
+    await put_many(database, 4_000)
+    await limit(database, "queue", "default", concurrency="1000")
+    runner = await Runner.enter(database)
+    lane = Lane("default", "work", 1)
+    lanes = LimitedLanes([lane], runner.start, last={})
+
+    async def take() -> LimitedClaim:
+        """Claim and settle some tasks, and return the claim as if it had been some seconds ago."""
+        claim = await database.write(claim_limited, runner.who, lanes, runner.terms, 100)
+        await database.write(settle_done, runner.id, [settlement(task) for task in claim.claimed])
+        claim.last = {key: last._replace(at=last.at + LAG) for key, last in claim.last.items()}
+        return claim
+
+    async def count(tx: Transaction) -> list[Any]:
+        names = tx.dialect.parameters("queues", {"name": ["default"]})
+        names |= tx.dialect.parameters("handlers", {"name": ["work"]})
+        return list(await tx.run(*RunningCount(tx, names, [lane], lanes.last).step))
+
+    async with rival.reading() as old:
+        await old.scalar(sa.select(sa.func.count()).select_from(database.tables.task))
+        for _ in range(30):
+            claim = await take()
+            last = claim.claimed[-1]
+            lanes = lanes._replace(last=claim.last, passed={lane: LanePosition(last.run_at, last.id)})
+        async with looking.seeing() as cost:
+            assert await database.read(count) == []
+    assert "task_running" in cost.indexes
+    assert cost.pages < 50
 
 
 async def wait_for_others(database: Database, rows: int) -> None:

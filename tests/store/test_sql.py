@@ -51,6 +51,7 @@ from tests.store.rows import filtered
 from tests.store.runners import GRACE, LEASE, Runner, settle_done, settlement
 from tests.store.sql_text import compiled, sql_text
 from tests.store.table import edit, expire, put
+from tests.store.test_limits import limit
 
 FOLDER = Path(__file__).parent / "sql"
 
@@ -123,6 +124,12 @@ async def _claim(statements: Statements, runner: Runner) -> None:
     await statements.of("claim_suspects", claim_suspect, runner.who, lanes, runner.terms, Ask(1, 1))
     for name, limited in (("claim_limited_lane", [lane]), ("claim_limited_lanes", [*lanes])):
         await statements.of(name, claim_limited, runner.who, LimitedLanes(limited, runner.start), runner.terms, 1)
+    await limit(database, "queue", "mail", concurrency="5")
+    of_mail = LimitedLanes([Lane("mail", "work", 1)], runner.start, last={})
+    first = await statements.of("claim_limited_first_count", claim_limited, runner.who, of_mail, runner.terms, 1)
+    later = of_mail._replace(last=first.last)
+    await statements.of("claim_limited_next_count", claim_limited, runner.who, later, runner.terms, 1)
+    await limit(database, "queue", "mail", concurrency="none")
 
 
 async def _settle(statements: Statements, runner: Runner) -> None:

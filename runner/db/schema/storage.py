@@ -73,7 +73,7 @@ def _index_live(table: sa.Table) -> None:
     _index(table, "tenant", *lane, task.tenant, task.run_at, task.id, where=waiting & task.tenant.is_not(None))
     # The few rescued tasks, which run apart from others.
     _index(table, "rescued", task.run_at, task.id, where=waiting & (task.rescues > sa.literal_column("0")))
-    _index(table, "running", task.runner_id, where=running)
+    _index(table, "running", task.runner_id, task.claimed_at, where=running)
     _index(table, "blocked", task.id, where=is_state(task.state, State.BLOCKED))
     _index(table, "expires", task.expires_at, where=task.expires_at.is_not(None))
     _index(table, "hosts", task.hosts_until, where=task.hosts != sa.literal_column("''"))

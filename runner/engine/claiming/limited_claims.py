@@ -21,6 +21,7 @@ from runner.policy.rate import MOST
 from runner.policy.suspicion import Ask
 from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
 from runner.store.claim.plain import Claimant, HandlerDefaults
+from runner.store.claim.running_count import Key, LastCount
 from runner.text.sanitize import one_line
 from runner.text.stuck_row import lock_text
 
@@ -35,6 +36,9 @@ BUSY_TRIES, NAMED_TRIES = 5, 14
 
 UNKNOWN = "another transaction locks the limits of queue {} or handler {} in task_queue or task_handler for seconds"
 HELD = "%s: the tasks of this limit wait, others do not"
+
+COUNT_EVERY = 300.0
+"""Seconds between two full counts while surveys are slow, for running tasks that other programs change."""
 
 LOOK_AGAIN = 0.05
 """Seconds until tasks without a tenant have a turn again in a lane that had none."""
@@ -110,6 +114,10 @@ class LimitedClaims:
         """False if the last claim used no limit that counts running tasks."""
         self._walks: dict[Lane, int] = {}
         """The maximum number of tenants to visit in the first round trip of a claim, by lane."""
+        self._last: dict[Key, LastCount] | None = None
+        """The last counts of the running tasks by limit, while surveys are slow; None to count all of them."""
+        self._count_at = 0.0
+        """When to count all of them again, in monotonic seconds."""
         self._probes = probes
 
     def turns(self, slots: Slots) -> list[Turn]:
@@ -152,10 +160,20 @@ class LimitedClaims:
         without_others = self._with_tenants.keys()
         passed = {} if from_start else self._lanes.passed(lanes)
         request = LimitedLanes(
-            lanes, self._lanes.start, schedule.cursors, patient, without_others, self._counts, passed, self._walks
+            lanes,
+            self._lanes.start,
+            schedule.cursors,
+            patient,
+            without_others,
+            self._counts,
+            passed,
+            self._walks,
+            self._last_counts(now, from_start=from_start),
         )
         result = await self._database.write(claim_limited, who, request, self._defaults, limit, starts)
         self._counts = result.counts
+        if self._last is not None:
+            self._last |= result.last
         self._walks = {lane: most for lane, most in self._walks.items() if lane in schedule.due} | result.walks
         await self._report_locked(self._pause_busy(lanes, result))
         self._with_tenants |= dict.fromkeys(result.with_tenants, now + LOOK_AGAIN)
@@ -164,6 +182,14 @@ class LimitedClaims:
         self._lanes.advance(reached_by(in_order), time.monotonic())
         self._probes |= result.probes
         return result.claimed
+
+    def _last_counts(self, now: float, *, from_start: bool) -> Mapping[Key, LastCount] | None:
+        """The counts from which the next claim continues; see RunningCount."""
+        if from_start:
+            self._last = None
+        elif self._last is None or now >= self._count_at:
+            self._last, self._count_at = {}, now + COUNT_EVERY
+        return self._last
 
     def _pause_busy(self, lanes: list[Lane], result: LimitedClaim) -> list[Lane]:
         """Try lanes less often whose limits stay locked: a claim holds them for milliseconds, a person for longer.
@@ -214,7 +240,7 @@ class LimitedClaims:
         lanes = list(Lanes.first(self._lanes.heads, lambda lane: has_limits(lane) and may_start(lane)))
         if not lanes:
             return []
-        request = LimitedLanes(lanes, self._lanes.start)
+        request = LimitedLanes(lanes, self._lanes.start, last=self._last)
         result = await self._database.write(claim_limited_suspect, who, request, self._defaults, ask)
         self._probes |= result.probes
         return result.claimed

@@ -5,21 +5,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any
 
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
-from runner.db.schema import Tables, is_state
+from runner.db.schema import Tables
 from runner.db.statement import Prepared, Step
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, db_later, db_now, epoch_seconds, seconds_until
-from runner.model.task import Claimed, State
+from runner.model.task import Claimed
 from runner.policy.breaker import OpenBreaker, Probe
 from runner.policy.claim_policy import LIMITED
 from runner.policy.lanes import Lane
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits, retry_in, room
 from runner.policy.rate import MOST
+from runner.store.claim.running_count import Key, LastCount, RunningCount, by_tenant, keys
 
 COLUMNS = (*UNLIMITED.columns, "rate_spent")
 
@@ -38,14 +39,6 @@ COUNTED = attrgetter("queue", "handler", "tenant")
 LIMITS_TIMEOUT = "50ms"
 """Longest wait for limits that other claims hold. A claim takes milliseconds; a frozen runner holds them longer."""
 
-Key: TypeAlias = tuple[str, str]
-"""The kind and the name of a queue or a handler."""
-
-
-def keys(lane: Lane) -> tuple[Key, Key]:
-    """The queue and the handler of a lane."""
-    return ("queue", lane.queue), ("handler", lane.handler)
-
 
 class Ledger:
     """The limits that a claim holds, and the tasks that it has claimed under them.
@@ -53,10 +46,13 @@ class Ledger:
     Args:
         usages: the limits that it holds, with their running tasks before the claim.
         busy: the queues and handlers whose limits another claim holds.
+        last: the counts of the running tasks from which the next ones may continue, by limit.
     """
 
-    def __init__(self, usages: Mapping[Key, LimitUsage], busy: frozenset[Key]) -> None:
-        self.usages = usages
+    def __init__(
+        self, usages: Mapping[Key, LimitUsage], busy: frozenset[Key], last: Mapping[Key, LastCount] = {}
+    ) -> None:
+        self.usages, self.last = usages, last
         self._busy = busy
         self.starts: Counter[Key] = Counter()
         self._running = {key: Counter(usage.running) for key, usage in usages.items()}
@@ -124,7 +120,12 @@ def _after(usage: LimitUsage, starts: int) -> LimitUsage:
 
 
 async def hold(
-    tx: Transaction, lanes: Sequence[Lane], patient: bool = False, counts: bool = True, further: Sequence[Step] = ()
+    tx: Transaction,
+    lanes: Sequence[Lane],
+    patient: bool = False,
+    counts: bool = True,
+    further: Sequence[Step] = (),
+    last: Mapping[Key, LastCount] | None = None,
 ) -> tuple[Ledger, list[list[Any]]]:
     """Lock the limits of some lanes that no other claim holds, and count the running tasks under them.
 
@@ -133,6 +134,7 @@ async def hold(
         patient: if other claims hold all these limits, wait for them up to LIMITS_TIMEOUT.
         counts: True if some of these limits probably count running tasks; then one round trip locks and counts.
         further: statements to execute after the locks, in the same round trip.
+        last: the last counts under these limits, from which to continue; None to count all running tasks.
 
     Returns:
         The ledger, and the rows of each further statement.
@@ -141,9 +143,10 @@ async def hold(
     parameters: dict[str, Any] = {}
     for kind, values in names.items():
         parameters |= tx.dialect.parameters(f"{kind}s", {"name": values})
-    lock, wait, count = _holding(tx.tables, tx.driver)
+    lock, wait = _holding(tx.tables, tx.driver)
+    count = RunningCount(tx, parameters, lanes, last)
     # In a statement of its own: its snapshot begins after the lock, and has the tasks of every earlier claim.
-    both = [Step(lock, parameters), Step(count, parameters)]
+    both = [Step(lock, parameters), count.step]
     first = both if counts else both[:1]
     answers = await tx.run_all([*first, *further])
     rows = answers[0]
@@ -160,20 +163,13 @@ async def hold(
         row["breaker_opened_at"] = Instant().process_result_value(row["breaker_opened_at"], tx.driver)
         usage = LimitUsage(kind, name, SharedLimits.of_row(row), float(at), row["rate_spent"])
         usages[kind, name] = replace(usage, breaker=OpenBreaker.of_row(row))
-    if any(usage.limits.counts_running for usage in usages.values()):
-        (running,) = counted or [await tx.run(count, parameters)]
-        usages = {key: replace(usage, running=_running(key, running)) for key, usage in usages.items()}
-    return Ledger(usages, frozenset((row[0], row[1]) for row in rows if not row[3])), further_rows
-
-
-def _running(key: Key, counts: Sequence[Any]) -> dict[str, int]:
-    """The running tasks of a queue or a handler by tenant."""
-    kind, name = key
-    running: Counter[str] = Counter()
-    for queue, handler, tenant, number in counts:
-        if name == (queue if kind == "queue" else handler):
-            running[tenant or ""] += number
-    return running
+    busy = frozenset((row[0], row[1]) for row in rows if not row[3])
+    if not any(usage.limits.counts_running for usage in usages.values()):
+        return Ledger(usages, busy), further_rows
+    held = {key: usage.at for key, usage in usages.items()}
+    running = await count.rows(counted[0] if counted else None, held)
+    usages = {key: replace(usage, running=by_tenant(key, running)) for key, usage in usages.items()}
+    return Ledger(usages, busy, count.remembered(running, held)), further_rows
 
 
 def kept_tokens(registry: sa.Table, limits: Mapping[str, Any]) -> sa.ColumnElement[Any]:
@@ -211,8 +207,8 @@ def _charges(tx: Transaction, ledger: Ledger) -> Iterator[Step]:
 
 
 @lru_cache
-def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared, Prepared]:
-    """The statements that lock limits, that wait for their locks, and that count the running tasks under them."""
+def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
+    """The statements that lock limits, and that wait for their locks."""
     dialect, parts, waits = DIALECTS[driver.name], [], []
     names = {kind: sa.select(dialect.rows(f"{kind}s", {"name": sa.Text}).c.name) for kind in ("queue", "handler")}
     for kind, registry in (("queue", tables.queue), ("handler", tables.handler)):
@@ -231,11 +227,7 @@ def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared, Pr
         breaker.append(seconds_until(locked.c.breaker_probe_at) if kind == "handler" else sa.cast(sa.null(), sa.Float))
         row: list[Any] = [*entry, flag, *limits, *breaker, dialect.pause_limit()]
         parts.append(sa.select(*row).select_from(same).where(condition))
-    task = tables.task.c
-    groups = (task.queue, task.handler, task.tenant)
-    mine = task.queue.in_(names["queue"]) | task.handler.in_(names["handler"])
-    count = sa.select(*groups, sa.func.count()).where(is_state(task.state, State.RUNNING), mine).group_by(*groups)
-    return Prepared(sa.union_all(*parts), driver), Prepared(sa.select(*waits), driver), Prepared(count, driver)
+    return Prepared(sa.union_all(*parts), driver), Prepared(sa.select(*waits), driver)
 
 
 def _column_or_null(entry: sa.CTE, name: str, type_: Any) -> sa.ColumnElement[Any]:

@@ -26,7 +26,7 @@ from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import STRICT, ClaimOrder
 from runner.policy.lanes import Lane, LanePosition
 from runner.policy.suspicion import Ask
-from runner.store.claim.ledger import Ledger, charge, hold, keys
+from runner.store.claim.ledger import Ledger, charge, hold
 from runner.store.claim.plain import (
     HELD_COLUMNS,
     HOLDS,
@@ -44,6 +44,7 @@ from runner.store.claim.plain import (
     open_lanes,
     returned,
 )
+from runner.store.claim.running_count import Key, LastCount, keys
 from runner.store.claim.tenants import (
     MOST_VISITS,
     SPARE_VISITS,
@@ -80,6 +81,7 @@ class LimitedLanes(NamedTuple):
         passed: the positions that replace `start` in lanes without a limit per tenant.
         walks: the maximum number of tenants to visit in the round trip that locks the limits, by lane; from the
             claims before.
+        last: the last counts of the running tasks, from which to continue; None to count all of them.
     """
 
     lanes: Sequence[Lane]
@@ -90,6 +92,7 @@ class LimitedLanes(NamedTuple):
     counts: bool = True
     passed: Mapping[Lane, LanePosition] = {}
     walks: Mapping[Lane, int] = {}
+    last: Mapping[Key, LastCount] | None = None
 
 
 @dataclass
@@ -104,6 +107,7 @@ class LimitedClaim:
         with_tenants: the lanes that have no due task without a tenant.
         counts: True if a limit counted running tasks.
         walks: the maximum number of tenants that the next claim should visit, by lane; only of a server.
+        last: the counts of the running tasks from which the next claim may continue.
     """
 
     claimed: list[Claimed] = field(default_factory=list)
@@ -114,6 +118,7 @@ class LimitedClaim:
     with_tenants: set[Lane] = field(default_factory=set)
     counts: bool = True
     walks: dict[Lane, int] = field(default_factory=dict)
+    last: Mapping[Key, LastCount] = field(default_factory=dict)
 
 
 @needs(Needs.PREPARED_TRANSACTION)
@@ -136,10 +141,12 @@ async def claim_limited(
     walks = [
         TenantWalk(lane, lanes.cursors.get(lane, ""), most) for lane in lanes.lanes if (most := lanes.walks.get(lane))
     ]
-    ledger, rows = await hold(tx, lanes.lanes, lanes.patient, lanes.counts, [walk.step(tx) for walk in walks])
+    steps = [walk.step(tx) for walk in walks]
+    ledger, rows = await hold(tx, lanes.lanes, lanes.patient, lanes.counts, steps, lanes.last)
     claim = _Claim(tx, ledger, lanes, defaults, values, who.order, who.selection.names)
     claim.walks = {walk.lane: walk.with_rows(each) for walk, each in zip(walks, rows, strict=True)}
     result = claim.result
+    result.last = ledger.last
     result.counts = any(usage.limits.counts_running for usage in ledger.usages.values())
     result.waits = {lane: BUSY for lane in lanes.lanes if claim.ledger.is_busy(lane)}
     mine = [lane for lane in lanes.lanes if lane not in result.waits]
@@ -169,7 +176,7 @@ async def claim_limited_suspect(
         defaults: the defaults of every handler in `lanes`, by name.
         ask: which suspects; at most one is claimed.
     """
-    ledger, _ = await hold(tx, lanes.lanes)
+    ledger, _ = await hold(tx, lanes.lanes, last=lanes.last)
     part = [lane for lane in lanes.lanes if not ledger.is_busy(lane) and ledger.room(lane)]
     if not part:
         return LimitedClaim()

@@ -106,7 +106,7 @@ def _task(op: Operations) -> None:
         where="state = 'waiting' AND tenant IS NOT NULL",
     )
     op.create_index("task", "rescued", "run_at", "id", where="state = 'waiting' AND rescues > 0")
-    op.create_index("task", "running", "runner_id", where="state = 'running'")
+    op.create_index("task", "running", "runner_id", "claimed_at", where="state = 'running'")
     op.create_index("task", "blocked", "id", where="state = 'blocked'")
     op.create_index("task", "expires", "expires_at", where="expires_at IS NOT NULL")
     op.create_index("task", "hosts", "hosts_until", where="hosts != ''")

@@ -78,7 +78,7 @@ WHERE
         )
         OR task.deadline_at < (statement_timestamp() + (CAST(:param_1 AS FLOAT)) * interval '1 second')
     )
-ORDER BY task.runner_id, task.id
+ORDER BY task.runner_id, task.claimed_at, task.id
 LIMIT :param_2::INTEGER
 FOR UPDATE OF task SKIP LOCKED;
 UPDATE task

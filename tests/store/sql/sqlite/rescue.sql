@@ -91,7 +91,7 @@ WHERE
             round(CAST(:param_1 AS FLOAT), 3) || ' seconds'
         )
     )
-ORDER BY task.runner_id, task.id
+ORDER BY task.runner_id, task.claimed_at, task.id
 LIMIT :param_2
 OFFSET :param_3;
 UPDATE task
