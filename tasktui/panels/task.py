@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
 from textwrap import wrap
+from typing import TypeAlias
 
 from runner.model.sealed import read_sealed
 from runner.model.step import error_of
@@ -19,7 +20,7 @@ from runner.text.runner_name import process_name
 from runner.text.sanitize import count_noun, one_line
 from tasktui.render.code import error_rows, payload_rows
 from tasktui.render.plot import Span, gauge, time_axis
-from tasktui.render.render import fitted, line
+from tasktui.render.render import cut_middle, fitted, line
 from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, inset, pill, rule, width_of
 from tasktui.render.theme import draws_ascii
 
@@ -30,8 +31,11 @@ MOST_PLANNED = 3
 FOLDED_ROWS = 14
 """Rows of a folded payload."""
 
-LEGEND = 36
-"""Cells before the bars of the attempts."""
+LEGEND = 26
+"""Cells before the bars of the attempts, besides the names of their runners."""
+
+Bar: TypeAlias = tuple[Row, str, Row]
+"""The cells of an attempt before the name of its runner, the name, and the cells after it."""
 
 
 def headline(detail: TaskDetail, width: int) -> Row:
@@ -98,9 +102,7 @@ def _ending(detail: TaskDetail, reason: str) -> list[Part]:
 
 
 def _location(detail: TaskDetail) -> str:
-    if detail.runner is not None:
-        return process_name(detail.runner.host, detail.runner.pid)
-    return line(detail.task.host, 60)
+    return _runner_of(detail)
 
 
 def _due(task: TaskRow, at: datetime) -> str:
@@ -165,13 +167,23 @@ def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
     failed, planned = detail.attempts[-MOST_ATTEMPTS:], detail.next_runs[:MOST_PLANNED]
     if not failed and detail.task.state is not State.RUNNING:
         return []
-    span, room = _span_of(detail, failed, planned, zone), width - LEGEND - 7
+    longest = max(map(len, [*map(_runner_of, failed), _runner_of(detail)]))
+    names = max(10, min(longest + 1, width // 6))
+    legend = LEGEND + names
+    span, room = _span_of(detail, failed, planned, zone), width - legend - 7
     own = f"retry plan of the handler{f': {line(detail.handler_retry, 40)}' if detail.handler_retry else ''}"
     plan = f"retry plan {line(detail.retry)}" if detail.retry else own
     bars = [*_failed(detail, failed, span, room), *_latest(detail, failed, span, room)]
     bars += _planned(detail, planned, span, room)
+    rows = [[*start, *fit(cut_middle([(name, "muted")], names - 1), names), *rest] for start, name, rest in bars]
     axis = time_axis(span, room, "", now="")
-    return [rule([heading("ATTEMPTS")], width, [(plan, "muted")]), *bars, [(" " * (LEGEND), ""), *axis[1:]]]
+    return [rule([heading("ATTEMPTS")], width, [(plan, "muted")]), *rows, [(" " * legend, ""), *axis[1:]]]
+
+
+def _runner_of(run: Attempt | TaskDetail) -> str:
+    """The name of the runner of an attempt."""
+    host = run.task.host if isinstance(run, TaskDetail) else run.host
+    return process_name(host, run.pid) if host else ""
 
 
 def _span_of(detail: TaskDetail, failed: Sequence[Attempt], planned: Sequence[datetime], zone: tzinfo) -> Span:
@@ -185,34 +197,34 @@ def _span_of(detail: TaskDetail, failed: Sequence[Attempt], planned: Sequence[da
     return Span(begin - margin, last + margin, zone)
 
 
-def _failed(detail: TaskDetail, failed: Sequence[Attempt], span: Span, room: int) -> Iterator[Row]:
+def _failed(detail: TaskDetail, failed: Sequence[Attempt], span: Span, room: int) -> Iterator[Bar]:
     before = None
     for one in failed:
         bar = _bar(span, room, (before, one.started_at, one.ended_at), "dead", detail.at)
         took = formatting.duration(one.duration)
-        yield _attempt(one.attempt, Shown.DEAD, "failed", line(one.host, 14), took, bar)
+        yield _attempt(one.attempt, Shown.DEAD, "failed", _runner_of(one), took, bar)
         before = one.ended_at
 
 
-def _latest(detail: TaskDetail, failed: Sequence[Attempt], span: Span, room: int) -> Iterator[Row]:
+def _latest(detail: TaskDetail, failed: Sequence[Attempt], span: Span, room: int) -> Iterator[Bar]:
     """The attempt that succeeded or runs, or the wait of one that is due and held back."""
     task, at = detail.task, detail.at
     before = failed[-1].ended_at if failed else None
     if task.state is State.SUCCEEDED and task.claimed_at and task.finished_at:
         bar = _bar(span, room, (before, task.claimed_at, task.finished_at), "succeeded", at)
         took = formatting.duration(task.finished_at - task.claimed_at)
-        yield _attempt(task.attempt, Shown.SUCCEEDED, "succeeded", line(task.host, 14), took, bar)
+        yield _attempt(task.attempt, Shown.SUCCEEDED, "succeeded", _runner_of(detail), took, bar)
     if task.state is State.RUNNING:
         bar = _bar(span, room, (before, task.claimed_at, at), "running", at)
         took = formatting.since(task.claimed_at, at)
-        yield _attempt(task.attempt, Shown.RUNNING, "running", line(task.host, 14), took, bar)
+        yield _attempt(task.attempt, Shown.RUNNING, "running", _runner_of(detail), took, bar)
     if task.state is State.WAITING and task.run_at is not None and task.run_at < at and _obstacle(detail):
         due, now = (min(max(span.column(each, room), 0), room) for each in (task.run_at, at))
         held_bar: list[Part] = [(" " * due, ""), ("━" * (now - due), "retrying"), ("┊" * (now < room), "accent")]
         yield _attempt(task.attempt + 1, Shown.RETRYING, "held", "", formatting.since(task.run_at, at), held_bar)
 
 
-def _planned(detail: TaskDetail, planned: Sequence[datetime], span: Span, room: int) -> Iterator[Row]:
+def _planned(detail: TaskDetail, planned: Sequence[datetime], span: Span, room: int) -> Iterator[Bar]:
     before = detail.at
     for number, moment in enumerate(planned, detail.task.attempt + 1):
         bar = _bar(span, room, (before, moment, None), "accent", detail.at)
@@ -221,11 +233,9 @@ def _planned(detail: TaskDetail, planned: Sequence[datetime], span: Span, room: 
         before = moment
 
 
-def _attempt(number: int, shown: Shown, word: str, host: str, took: str, bar: Sequence[Part]) -> Row:
-    return [
-        *[(f" {number:>3} ", "muted"), (f"{SIGNS[shown]} {word:<10}", str(shown))],
-        *[(fitted(host, 10), "muted"), (f"{took:>8} ", "text"), ("│", "line"), *bar],
-    ]
+def _attempt(number: int, shown: Shown, word: str, name: str, took: str, bar: Sequence[Part]) -> Bar:
+    start: Row = [(f" {number:>3} ", "muted"), (f"{SIGNS[shown]} {word:<10}", str(shown))]
+    return start, name, [(f"{took:>8} ", "text"), ("│", "line"), *bar]
 
 
 def _bar(

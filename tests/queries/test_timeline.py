@@ -40,7 +40,7 @@ async def test_edits_are_listed_between_their_attempts(database: Database, runne
     assert all(event.text.endswith(": relay is back") for event in changes)
     assert edited.details == ("max_attempts: 3 -> 9",)
     assert failed.text.startswith("attempt 1 ended after ")
-    assert failed.text.endswith(f"on runner {runner.id} (here): failed, retrying in 1h")
+    assert failed.text.endswith(f"on runner {runner.id} (here:1): failed, retrying in 1h")
     assert failed.details == ("OSError: token=*** refused",)
     assert running.text.startswith("attempt 2 running for ")
     revealed = timeline(await database.read(task_detail, id), reveal=True)

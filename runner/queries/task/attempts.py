@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
-from typing import Annotated
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 
+from runner.db.schema import Tables
 from runner.db.transaction import Transaction
 from runner.errors import TaskNotFound
 from runner.queries.rows import as_text, from_row, readable
@@ -35,6 +36,7 @@ class Attempt:
         fingerprint: see Failures.
         delay: the delay until the next attempt; None if there was none.
         rule: the rule that decided the next step; None for a retry by default.
+        pid: the process id of its runner; None if the runner has ended and was not lost.
     """
 
     attempt: int
@@ -50,6 +52,7 @@ class Attempt:
     fingerprint: str
     delay: timedelta | None
     rule: str | None = None
+    pid: int | None = None
 
     @property
     def duration(self) -> timedelta | None:
@@ -60,9 +63,18 @@ class Attempt:
 async def attempts_of(tx: Transaction, id: int) -> list[Attempt]:
     """Read the failed attempts of a task, oldest first."""
     attempt = tx.tables.attempt
-    statement = sa.select(*readable(tx, attempt.c)).where(attempt.c.task_id == id).order_by(attempt.c.fence.desc())
+    columns = (*readable(tx, attempt.c), process_id(tx.tables, attempt.c.runner_id))
+    statement = sa.select(*columns).where(attempt.c.task_id == id).order_by(attempt.c.fence.desc())
     rows = (await tx.execute(statement.limit(MOST_ATTEMPTS))).mappings().all()
     return [from_row(Attempt, row) for row in reversed(rows)]
+
+
+def process_id(tables: Tables, runner_id: sa.ColumnElement[Any]) -> sa.Label[Any]:
+    """The process id of a live or a lost runner, as the column `pid`; null if the runner has ended."""
+    live, lost = tables.runner.c, tables.lost_runner.c
+    of_live = sa.select(live.pid).where(live.id == runner_id).scalar_subquery()
+    of_lost = sa.select(lost.pid).where(lost.runner_id == runner_id).scalar_subquery()
+    return sa.func.coalesce(of_live, of_lost).label("pid")
 
 
 async def last_rule(tx: Transaction, id: int, attempt: int) -> str:

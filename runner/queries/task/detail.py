@@ -33,6 +33,7 @@ from runner.queries.task.attempts import (
     attempts_of,
     checkpoints_of,
     log_of,
+    process_id,
     progress_of,
 )
 from runner.queries.task.dependency_tree import DependencyTree, dependency_progress, dependency_tree
@@ -149,6 +150,7 @@ class TaskDetail:
         same_key: the newest other tasks of its handler with its key.
         stuck: the verbs of live runners that could not change its row, with the reasons.
         workflow: its workflow; None outside of workflows.
+        pid: the process id of the runner of its last attempt; None if that runner has ended and was not lost.
     """
 
     task: Annotated[TaskRow, Flat()]
@@ -185,6 +187,7 @@ class TaskDetail:
     handler_timeout: float | None = None
     chunk: int | None = None
     chunk_wait: float | None = None
+    pid: int | None = None
     same_key: tuple[TaskRow, ...] = ()
     stuck: tuple[StuckRow, ...] = ()
     workflow: WorkflowName | None = None
@@ -358,7 +361,8 @@ def _runs(retry: str | None, attempt: int, max_attempts: int, start: datetime) -
 async def _row(tx: Transaction, id: int) -> sa.RowMapping:
     statements = []
     for table in (tx.tables.task, tx.tables.history):
-        statements.append(one_task(tx, table, id, [*readable(tx, table.c), *computed(tx.tables, table)]))
+        columns = [*readable(tx, table.c), *computed(tx.tables, table), process_id(tx.tables, table.c.runner_id)]
+        statements.append(one_task(tx, table, id, columns))
     for result in await tx.gather(*map(tx.execute, statements)):
         row = result.mappings().one_or_none()
         if row is not None:
@@ -403,13 +407,8 @@ def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
     yield "parents", detail.dependencies.progress
     yield "submitted by", detail.submitted_by
     yield "handler time", formatting.duration(task.duration) if task.duration is not None else None
-    yield (
-        "runner",
-        f"{runner.id} ({process_name(runner.host, runner.pid)}), heartbeat {formatting.age(runner.heartbeat_age)} ago"
-        if runner
-        else task.runner_id,
-    )
-    yield "host", None if runner else task.host
+    beat = f", heartbeat {formatting.age(runner.heartbeat_age)} ago" if runner else ""
+    yield "runner", task.runner_id and f"{task.runner_id} ({process_name(task.host, detail.pid)}){beat}"
     if runner is not None and runner.memory is not None:
         yield "its process", f"CPU {round((runner.cpu or 0) * 100)} %, memory {formatting.size(runner.memory)}"
     own = detail.handler_retry

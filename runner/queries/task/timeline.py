@@ -77,7 +77,7 @@ def _attempts(detail: TaskDetail, *, reveal: bool) -> Iterator[Event]:
 
 def _attempt(attempt: Attempt) -> str:
     next_in = f" in {format_age(attempt.delay)}" if attempt.delay is not None else ""
-    where = runner_name(formatting.text(attempt.runner_id), attempt.host)
+    where = runner_name(formatting.text(attempt.runner_id), attempt.host, attempt.pid)
     duration = formatting.duration(attempt.duration)  # from claim to settle: longer than the handler ran
     rule = f" ({attempt.rule})" if attempt.rule else ""
     end = f"{formatting.ended_as(attempt.verb)}{next_in}{rule}"
@@ -93,8 +93,7 @@ def _changes(detail: TaskDetail, *, reveal: bool, zone: tzinfo) -> Iterator[Even
 def _last(detail: TaskDetail) -> Iterator[Event]:
     """The events without an attempt or audit entry: the current run and the end."""
     task = detail.task
-    pid = detail.runner.pid if detail.runner is not None else None
-    where = runner_name(formatting.text(task.runner_id), task.host, pid)
+    where = runner_name(formatting.text(task.runner_id), task.host, detail.pid)
     if task.state is State.RUNNING:
         text = f"attempt {task.attempt} running for {formatting.since(task.claimed_at, detail.at)}, {where}"
         yield Event(task.claimed_at, str(task.state), text)
