@@ -4,7 +4,7 @@ The first screen does not need the modules of the dialogs: the methods import th
 """
 
 import time
-from asyncio import CancelledError
+from asyncio import CancelledError, ensure_future
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -223,7 +223,8 @@ class Actions:
             except RunnerError as error:
                 self._screen.post_message(Notice(str(error), bad=True))
 
-        self._screen.run_worker(guarded(), group="act")
+        # A coroutine would never be awaited if the worker is cancelled before it begins, and hold the keys typed ahead.
+        self._screen.run_worker(ensure_future(guarded()), group="act")
 
     def _prepare(self, action: Action, reading: "Coroutine[Any, Any, Dialog]", session: Session | None = None) -> None:
         self.prepare(action.label, reading, partial(self._open, session=session or self._screen.session))

@@ -90,6 +90,24 @@ def test_every_action_has_a_dialog() -> None:
 
 
 @ON_ONE_DATABASE
+async def test_the_read_for_a_dialog_begins_although_its_worker_is_cancelled(database: Database, watch: Watch) -> None:
+    await add_live(database)
+    async with watch("tasks") as operator:
+        await operator.sees("○ ready")
+        screen, has_begun = operator.screen, asyncio.Event()
+        question = DIALOGS["terminate"](ACTIONS["terminate"], screen.session, screen.actions.targets)
+
+        async def read() -> Any:
+            has_begun.set()
+            return question
+
+        screen.actions._prepare(ACTIONS["terminate"], read())
+        screen.workers.cancel_group(screen, "act")
+        await operator.until(has_begun.is_set)
+        await operator.until(lambda: isinstance(operator.screen, ConfirmScreen))
+
+
+@ON_ONE_DATABASE
 async def test_a_dialog_does_not_open_in_front_of_another_screen(database: Database, watch: Watch) -> None:
     await add_live(database)
     async with watch("tasks") as operator:
