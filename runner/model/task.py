@@ -181,6 +181,7 @@ class Claimed(NamedTuple):
     """The address of its row after the claim, on PostgreSQL; None after a change of the row."""
     headers: str | None = None
     """Its headers as JSON text; None without any."""
+    has_order_key: bool = False
     tenant: str | None = None
     tags: str | None = None
     """Its tags as JSON text; None without any."""

@@ -11,7 +11,7 @@ package.module:Class        a mode of your own
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from itertools import pairwise
@@ -80,45 +80,49 @@ class Pace:
 
 
 @dataclass
-class KeyWatch:
-    """When to claim the next tasks of order keys that wait for the end of another one, and are not blocked by it.
+class OrderKeyWatch:
+    """When to look for the next tasks of order keys after plain inserts: these tasks wait, and nothing blocks them.
 
-    They came from plain inserts. A claim walks over all of them, so that the claims after the ends of tasks take at
-    most a fifth of the time.
+    A claim walks over all of them. After a look that finds none, the next one waits four times as long as it took, and
+    at most a second.
     """
 
-    _pace: Pace = field(default_factory=lambda: Pace(every=0.0))
-    _has_keys: bool = False
+    _has_heads: bool = False
     """True if the first due task of a lane had an order key at the last survey."""
     _waits: bool = False
     _has_ended: bool = False
-    """True if a task has ended since the last scan began."""
+    """True if a task with an order key has ended since the last scan began."""
+    _next: float = 0.0
 
-    def survey(self, *, has_keys: bool) -> None:
-        """Start over with a survey.
+    def record_scan(self) -> None:
+        """Record that a scan begins."""
+        self._has_ended = False
+
+    def record_survey(self, *, has_heads: bool) -> None:
+        """Record a survey.
 
         Args:
-            has_keys: True if the first due task of a lane has an order key.
+            has_heads: True if the first due task of a lane has an order key.
         """
-        self._has_keys, self._waits = has_keys, False
+        self._has_heads, self._waits = has_heads, False
 
-    def record_untaken(self, start: float, end: float) -> None:
-        """Record a claim that took nothing from the lanes of the survey: its start and end in monotonic seconds."""
-        self._waits = self._has_keys
-        self._pace.record(start, end)
+    def record_untaken(self, now: float, took: float) -> None:
+        """Record that a claim took nothing from the lanes of the survey.
 
-    def end_task(self) -> bool:
-        """Record the end of a task; return True if the next one of its order key may wait for a claim."""
-        self._has_ended = True
-        return self._waits
+        Args:
+            now: monotonic seconds.
+            took: seconds that the survey and the claim took.
+        """
+        self._waits, self._next = self._has_heads, now + min(EVERY, EARLY * took)
+
+    def record_end(self) -> bool:
+        """Record the end of a task with an order key; return True if a look for the next one is to be scheduled."""
+        is_first, self._has_ended = not self._has_ended, True
+        return is_first and self._waits
 
     def wait(self, now: float) -> float | None:
-        """Seconds until a claim for the next tasks; None if there may be none. `now` in monotonic seconds."""
-        return self._pace.early(now) if self._waits and self._has_ended else None
-
-    def begin(self) -> None:
-        """Record the start of a scan."""
-        self._has_ended = False
+        """Seconds until the next look; None without one. `now` in monotonic seconds."""
+        return max(0.0, self._next - now) if self._waits and self._has_ended else None
 
 
 @dataclass

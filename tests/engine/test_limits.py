@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner import handler
+from runner.db.types import db_later, db_now
 from runner.engine.claiming.limited_claims import LimitedClaims
 from runner.engine.slots import Slots
 from runner.errors import InvalidHandler
@@ -20,6 +21,8 @@ from runner.policy.claim_order import STRICT, AgedOrder, ClaimOrder
 from runner.policy.lanes import Head, Lane, LanePosition, Lanes
 from runner.policy.limits import read_limits
 from tests.engine.harness import Harness, at_work, until
+from tests.store.runners import Runner
+from tests.store.test_limits import settled
 
 ANA = Actor("ana", "desk-1", "relay is back")
 
@@ -259,6 +262,30 @@ async def test_lanes_with_and_without_limits_have_their_turns_in_the_order_of_th
     lanes.survey([Head(limited, 0, -waited, paused=False, limited=True), Head(other, 0, -1, paused=False)])
     claims = LimitedClaims(harness.database, lanes, {}, lambda _: slots, lambda _: None, lambda _: None, {})
     assert [turn.lanes for turn in claims.turns(slots)] == ([[limited], [other]] if is_first else [[other], [limited]])
+
+
+async def test_counts_continue_from_the_last_one_while_surveys_are_slow(harness: Harness) -> None:
+    runner, lane = await Runner.enter(harness.database), Lane("mail", "work", 1)
+    ids = [await harness.submit("work", queue="mail") for _ in range(9)]
+    await limit(harness, "queue", "mail", concurrency="6")
+    lanes, slots = Lanes(lambda _: True, runner.start), Slots("async", 4)
+    claims = LimitedClaims(harness.database, lanes, runner.terms, lambda _: slots, lambda _: None, lambda _: None, {})
+
+    async def claim(*, slow: bool, number: int = 1) -> int:
+        return len(await claims.claim(runner.who, [lane], number, True, from_start=not slow))
+
+    assert await claim(slow=True) == 1
+    assert claims._last is not None
+    claims._last = settled(claims._last)
+    # Another program moves a running task into the queue: only a full count has it.
+    task = harness.database.tables.task
+    values = {"state": "running", "runner_id": runner.id, "claimed_at": db_later(db_now(), -60), "attempt": 1}
+    await harness.change(sa.update(task).where(task.c.id.in_(ids[-2:])).values(values))
+    assert await claim(slow=True) == 1
+    claims._count_at = 0.0
+    assert await claim(slow=True, number=5) == 2
+    assert await claim(slow=False) == 0
+    assert claims._last is None
 
 
 async def limits_of(harness: Harness, name: str) -> tuple[int | None, int | None]:

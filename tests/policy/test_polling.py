@@ -1,6 +1,6 @@
 import pytest
 
-from runner.policy.polling import EVERY, QUICK, SHARE, KeyWatch, LookAhead, Pace
+from runner.policy.polling import EVERY, QUICK, SHARE, LookAhead, OrderKeyWatch, Pace
 
 
 def test_the_first_survey_is_due_immediately() -> None:
@@ -150,18 +150,32 @@ def test_a_rate_is_kept_within_its_span() -> None:
     assert look.tasks(1_000.11) == rate > 0
 
 
-def test_the_end_of_a_task_asks_for_the_next_one_of_its_order_key_at_a_pace() -> None:
-    keys = KeyWatch()
-    keys.survey(has_keys=True)
-    assert not keys.end_task()  # before the claim that finds that it waits
-    keys.record_untaken(10.0, 10.1)
-    keys.record_untaken(11.0, 11.1)
-    assert keys.wait(11.2) == pytest.approx(0.3)
-    keys.begin()
-    assert keys.wait(11.2) is None
-    assert keys.end_task()
-    assert keys.wait(12.0) == 0.0
-    keys.survey(has_keys=False)
-    keys.record_untaken(12.0, 12.1)
-    assert not keys.end_task()
-    assert keys.wait(20.0) is None
+def test_the_end_of_a_task_schedules_a_look_for_the_next_one_of_its_order_key() -> None:
+    watch = OrderKeyWatch()
+    watch.record_survey(has_heads=True)
+    watch.record_untaken(11.0, 0.1)
+    watch.record_scan()
+    assert watch.wait(11.1) is None
+    assert watch.record_end()
+    assert watch.wait(11.1) == pytest.approx(0.3)
+    assert watch.wait(12.0) == 0.0
+    assert not watch.record_end()  # it is scheduled
+    watch.record_untaken(13.0, 60.0)
+    assert watch.wait(13.0) == EVERY
+
+
+def test_the_end_of_a_task_during_a_scan_schedules_a_look_after_it() -> None:
+    watch = OrderKeyWatch()
+    watch.record_scan()
+    watch.record_survey(has_heads=True)
+    assert not watch.record_end()  # before the claim that finds the next one waiting
+    watch.record_untaken(10.0, 0.1)
+    assert watch.wait(10.0) == pytest.approx(0.4)
+
+
+def test_no_look_follows_without_tasks_that_wait_for_their_order_key() -> None:
+    watch = OrderKeyWatch()
+    watch.record_survey(has_heads=False)
+    watch.record_untaken(10.0, 0.1)
+    assert not watch.record_end()
+    assert watch.wait(20.0) is None

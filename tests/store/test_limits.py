@@ -21,6 +21,7 @@ from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.policy.lanes import Lane, LanePosition
 from runner.policy.suspicion import Ask
+from runner.store.claim import running_count
 from runner.store.claim.ledger import charge, hold
 from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
 from runner.store.claim.plain import claim
@@ -52,6 +53,11 @@ async def _age(database: Database, seconds: int) -> None:
     task = database.tables.task
     running = task.c.state == State.RUNNING.value
     await change(database, sa.update(task).where(running).values(claimed_at=db_later(db_now(), -seconds)))
+
+
+def settled(last: Mapping[Key, LastCount]) -> dict[Key, LastCount]:
+    """Some counts as if they had begun a minute earlier, so that the next one continues from them."""
+    return {key: each._replace(begun_at=each.begun_at - 60) for key, each in last.items()}
 
 
 async def take(
@@ -179,14 +185,43 @@ class TestConcurrency:
         await _age(database, age)
         second = await take(runner, 1, last={})
         assert set(second.last) == {("queue", "mail")}
-        assert len(second.last["queue", "mail"].older) == (2 if age else 0)
+        assert len(second.last["queue", "mail"].older or ()) == (2 if age else 0)
         other = await Runner.enter(database, host="other")
-        assert len((await take(other, 10, last=second.last)).claimed) == 1
-        full = await take(runner, 10, last=second.last)
+        assert len((await take(other, 10, last=settled(second.last))).claimed) == 1
+        full = await take(runner, 10, last=settled(second.last))
         assert full.claimed == []
         await runner.end(first.claimed[0])
         await runner.end(second.claimed[0])
-        assert len((await take(runner, 10, last=full.last)).claimed) == 2
+        assert len((await take(runner, 10, last=settled(full.last))).claimed) == 2
+
+    @pytest.mark.both_databases
+    async def test_a_count_has_the_tasks_of_a_runner_that_was_lost_since(
+        self, database: Database, runner: Runner
+    ) -> None:
+        await put_many(database, 10, queue="mail")
+        await limit(database, "queue", "mail", concurrency="4")
+        last = settled((await take(runner, 1, last={})).last)
+        lost = await Runner.enter(database, host="lost")
+        assert len((await take(lost, 2)).claimed) == 2
+        table = database.tables
+        names = {"host": "lost", "pid": 1, "version": "", "heartbeat_at": db_now(), "tasks": 2}
+        await change(database, sa.insert(table.lost_runner).values(runner_id=lost.id, **names))
+        await change(database, sa.delete(table.runner).where(table.runner.c.id == lost.id))
+        assert len((await take(runner, 10, last=last)).claimed) == 1
+
+    @pytest.mark.both_databases
+    async def test_too_many_running_tasks_are_counted_in_one_round_trip(
+        self, database: Database, runner: Runner, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(running_count, "MOST_OLDER", 1)
+        await put_many(database, 10, queue="mail")
+        await limit(database, "queue", "mail", concurrency="4")
+        assert len((await take(runner, 2, last={})).claimed) == 2
+        await _age(database, 60)
+        second = await take(runner, 1, last={})
+        assert [each.older for each in second.last.values()] == [None]
+        third = await take(runner, 10, last=settled(second.last))
+        assert (len(third.claimed), [each.older for each in third.last.values()]) == (1, [None])
 
     @pytest.mark.both_databases
     async def test_a_limit_that_the_last_count_did_not_know_counts_all_tasks(
@@ -198,19 +233,26 @@ class TestConcurrency:
         await limit(database, "queue", "news", concurrency="9")
         assert len((await take(runner, 2, last={})).claimed) == 2
         await _age(database, 60)
-        last = {("queue", "mail"): (await take(runner, 1, last={})).last["queue", "mail"]}
+        last = settled({("queue", "mail"): (await take(runner, 1, last={})).last["queue", "mail"]})
         await limit(database, "handler", "work", concurrency="4")
         assert len((await take(runner, 10, last=last)).claimed) == 1
 
     @pytest.mark.both_databases
+    @pytest.mark.parametrize("later", [0, 8], ids=["now", "seconds later"])
     async def test_a_clock_that_was_set_back_lets_a_count_read_all_tasks(
-        self, database: Database, runner: Runner
+        self, database: Database, runner: Runner, later: int
     ) -> None:
         await put_many(database, 10, queue="mail")
-        await limit(database, "queue", "mail", concurrency="3")
-        last = (await take(runner, 2, last={})).last
-        later = {key: each._replace(at=each.at + 60) for key, each in last.items()}
-        assert len((await take(runner, 10, last=later)).claimed) == 1
+        await limit(database, "queue", "mail", concurrency="4")
+        last = settled((await take(runner, 1, last={})).last)
+        await take(await Runner.enter(database, host="other"), 2)
+        await _age(database, 9)
+        # As if the clock had gone back by nine seconds before the second claim, and this one came some seconds later.
+        moved = {
+            key: each._replace(locked_at=each.locked_at + 9 - later, taken_at=each.taken_at - later)
+            for key, each in last.items()
+        }
+        assert len((await take(runner, 10, last=moved)).claimed) == 1
 
     @pytest.mark.both_databases
     async def test_a_claim_starts_at_its_old_position_unless_tenants_have_turns(

@@ -54,7 +54,7 @@ from tests.store.plans import Cost, Watch, watch
 from tests.store.rows import add_live
 from tests.store.runners import LEASE, Runner, settle_done, settlement
 from tests.store.table import change, expire, put, put_many
-from tests.store.test_limits import limit
+from tests.store.test_limits import limit, settled
 from tests.store.unique_tasks import once
 
 pytestmark = pytest.mark.one_database
@@ -441,7 +441,8 @@ async def test_an_old_snapshot_does_not_slow_the_counts_of_limits_down(
         """Claim and settle some tasks, and return the claim as if it had been some seconds ago."""
         claim = await database.write(claim_limited, runner.who, lanes, runner.terms, 100)
         await database.write(settle_done, runner.id, [settlement(task) for task in claim.claimed])
-        claim.last = {key: last._replace(at=last.at + LAG) for key, last in claim.last.items()}
+        last = settled(claim.last)
+        claim.last = {key: each._replace(locked_at=each.locked_at + LAG) for key, each in last.items()}
         return claim
 
     async def count(tx: Transaction) -> list[Any]:

@@ -51,7 +51,7 @@ from tests.store.rows import filtered
 from tests.store.runners import GRACE, LEASE, Runner, settle_done, settlement
 from tests.store.sql_text import compiled, sql_text
 from tests.store.table import edit, expire, put
-from tests.store.test_limits import limit
+from tests.store.test_limits import limit, settled
 
 FOLDER = Path(__file__).parent / "sql"
 
@@ -127,7 +127,7 @@ async def _claim(statements: Statements, runner: Runner) -> None:
     await limit(database, "queue", "mail", concurrency="5")
     of_mail = LimitedLanes([Lane("mail", "work", 1)], runner.start, last={})
     first = await statements.of("claim_limited_first_count", claim_limited, runner.who, of_mail, runner.terms, 1)
-    later = of_mail._replace(last=first.last)
+    later = of_mail._replace(last=settled(first.last))
     await statements.of("claim_limited_next_count", claim_limited, runner.who, later, runner.terms, 1)
     await limit(database, "queue", "mail", concurrency="none")
 

@@ -168,7 +168,7 @@ class Claimer:
         try:
             while self.state is ScanState.AGAIN and self.may_claim():
                 self.state, submitted = ScanState.RUNNING, self._recall()
-                self.survey.keys.begin()
+                self.survey.order_keys.record_scan()
                 await self._claim_parts()
                 await (self._scan_known(submitted) if self._beside.is_needed() else self._scan(submitted))
                 self._back_off.reset()
@@ -219,7 +219,7 @@ class Claimer:
         now = time.monotonic()
         full, parts = self.lanes.limited.wait(now), self.stuck.wait()
         # Otherwise the next scan decides.
-        others = (self._beside.wait(now), self.survey.keys.wait(now)) if self.may_claim() else ()
+        others = (self._beside.wait(now), self.survey.order_keys.wait(now)) if self.may_claim() else ()
         shortly = (None if wait is None else max(PARTS_PAUSE, wait) for wait in (parts, *others))
         waits = [wait for wait in (full, *shortly) if wait is not None]
         if waits and self.gate is Gate.OPEN:
@@ -296,6 +296,7 @@ class Claimer:
         """Claim from the lanes that lately had due tasks, and let a survey run beside the claims when it is due."""
         self.lanes.recall(from_start=False)
         self.lanes.next_due, self._looks = None, False  # the surveys beside the claims take care of both
+        self.survey.order_keys.record_survey(has_heads=False)
         surveyed, self._beside.has_ended = self._beside.has_ended, False
         total = 0
         while self.lanes.has_ready(time.monotonic()) and self.may_claim():
@@ -363,8 +364,12 @@ class Claimer:
                 self._expect_work()
         if event.verb == "release":
             self._expect_work()
-        if self.survey.keys.end_task() and not self.state.is_running:
-            self._expect_work() if self.survey.keys.wait(time.monotonic()) == 0 else self._schedule_next()
+        order_keys = self.survey.order_keys
+        if any(running.task.has_order_key for running, _ in event.attempts) and order_keys.record_end():
+            if order_keys.wait(time.monotonic()) == 0:
+                self._expect_work()
+            elif not self.state.is_running:
+                self._schedule_next()
 
     def may_claim(self) -> bool:
         """True while the runner may claim: it does not drain, its lease is valid, and the last error is long ago."""

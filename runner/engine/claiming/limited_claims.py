@@ -38,7 +38,7 @@ UNKNOWN = "another transaction locks the limits of queue {} or handler {} in tas
 HELD = "%s: the tasks of this limit wait, others do not"
 
 COUNT_EVERY = 300.0
-"""Seconds between two full counts while surveys are slow, for running tasks that other programs change."""
+"""Seconds between two full counts while surveys are slow, for running tasks that other programs change or add."""
 
 LOOK_AGAIN = 0.05
 """Seconds until tasks without a tenant have a turn again in a lane that had none."""
@@ -188,7 +188,8 @@ class LimitedClaims:
         if from_start:
             self._last = None
         elif self._last is None or now >= self._count_at:
-            self._last, self._count_at = {}, now + COUNT_EVERY
+            last, self._count_at = self._last or {}, now + COUNT_EVERY
+            self._last = {key: each._replace(locked_at=0.0, older=frozenset()) for key, each in last.items()}
         return self._last
 
     def _pause_busy(self, lanes: list[Lane], result: LimitedClaim) -> list[Lane]:

@@ -6,7 +6,7 @@ import time
 from runner.db.database import Database
 from runner.engine.claiming.scans import ScanScope
 from runner.policy.lanes import Head, Lanes
-from runner.policy.polling import KeyWatch, Pace
+from runner.policy.polling import OrderKeyWatch, Pace
 from runner.store.claim.look import prepare_look
 from runner.store.claim.plain import Claimant, prepare_claims
 from runner.store.claim.survey import DENSE, MANY, survey
@@ -37,7 +37,7 @@ class LaneSurvey:
     def __init__(self, database: Database, scope: ScanScope, lanes: Lanes) -> None:
         self._database, self._scope, self._lanes = database, scope, lanes
         self.pace = Pace()
-        self.keys = KeyWatch()
+        self.order_keys = OrderKeyWatch()
         self._is_prepared = False
         self._found = 0
         """Lanes that the last survey found."""
@@ -76,7 +76,8 @@ class LaneSurvey:
                 await self._database.read(prepare_look, who)
             self._is_prepared = True
         heads = await self._read()
-        self.keys.survey(has_keys=any(head.has_order_key and head.wait <= 0 for head in heads))
+        due = (head for head in heads if head.wait <= 0 and not head.paused)
+        self.order_keys.record_survey(has_heads=any(head.has_order_key for head in due))
         self._lanes.survey(heads, self._database.dialect.position if self._was_long else None)
         if self._scope.is_extended and not self._is_cut:  # otherwise due lanes may be missing
             self._scope.record_due(self._lanes.heads)
@@ -99,7 +100,7 @@ class LaneSurvey:
             start: the start of the claim in monotonic seconds.
             end: its end.
         """
-        self.keys.record_untaken(start, end)
+        self.order_keys.record_untaken(end, self.pace.last + end - start)
         self._skip = self._skipped + MANY if self._is_cut else 0
 
     def _report_refused(self, heads: list[Head]) -> None:

@@ -376,6 +376,7 @@ def returned(task: sa.Table, dialect: Dialect, fields: Sequence[str] = Claimed._
         "address": ctid(task) if dialect.row_addresses else sa.null(),
         "run_at": to_position(task.c.run_at),
         "claimed_at": to_position(task.c.claimed_at),
+        "has_order_key": task.c.order_key.is_not(None),
     }
     return [made[name] if name in made else task.c[name] for name in fields]
 

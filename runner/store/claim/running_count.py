@@ -1,5 +1,6 @@
 """The count of the running tasks under limits."""
 
+import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,7 +18,13 @@ from runner.model.task import State
 from runner.policy.lanes import Lane
 
 LAG = 2.0
-"""Seconds by which a count begins before the last one: a claim that knew of no limit may commit after it."""
+"""Seconds by which a count begins before the last one. The clock of the server may go back by half of it unnoticed."""
+
+LASTS = 10.0
+"""Seconds after which a count is too old to continue from."""
+
+SETTLED = 30.0
+"""Seconds of full counts before one continues from another: a plain claim may have begun before the limit was set."""
 
 MOST_OLDER = 2_000
 """Maximum number of tasks to look up one by one. More are counted faster with the index."""
@@ -38,12 +45,25 @@ class LastCount(NamedTuple):
     snapshot of another client. A full count reads them all.
 
     Args:
-        at: the time before which the tasks of `older` were claimed, in seconds since 1970.
-        older: the ids of the tasks that ran then.
+        locked_at: when the claim locked the limit, in seconds since 1970; 0 to read the running tasks of all runners.
+        taken_at: when it had the answer, in monotonic seconds.
+        begun_at: `taken_at` of the first count in this row of counts.
+        older: the ids of the tasks that ran then, except those claimed shortly before; None if there are too many to
+            look up.
     """
 
-    at: float
-    older: frozenset[int]
+    locked_at: float
+    taken_at: float
+    begun_at: float
+    older: frozenset[int] | None
+
+    def is_recent(self, now: float) -> bool:
+        """True if the next count belongs to the same row of counts; `now` in monotonic seconds."""
+        return now - self.taken_at <= LASTS
+
+    def suffices(self, locked_at: float, now: float) -> bool:
+        """True if the clock of the server has not gone back since; the arguments are those of the next count."""
+        return locked_at - self.locked_at >= now - self.taken_at - LAG / 2
 
 
 class RunningCount:
@@ -63,22 +83,26 @@ class RunningCount:
         last: Mapping[Key, LastCount] | None,
     ) -> None:
         self._tx, self._names, self._last = tx, names, last
-        self._known = {key: last[key] for lane in lanes for key in keys(lane) if key in last} if last else {}
+        now, limits = time.monotonic(), {key for lane in lanes for key in keys(lane)}
+        self._recent = {key: each for key, each in (last or {}).items() if key in limits and each.is_recent(now)}
+        lists = [each.older for each in self._recent.values()]
+        self._older = frozenset[int]().union(*(ids for ids in lists if ids is not None))
+        self._has_many = None in lists or len(self._older) > MOST_OLDER
+        self._base = {key: each for key, each in self._recent.items() if now - each.begun_at >= SETTLED}
 
     @property
     def step(self) -> Step:
         """The statement, for the round trip that locks the limits."""
-        if not self._known:
+        if not self._base or self._has_many:
             return self._all()
-        at = min(each.at for each in self._known.values())
-        older = frozenset[int]().union(*(each.older for each in self._known.values()))
+        since = max(0.0, min(each.locked_at for each in self._base.values()) - LAG)
         dialect = self._tx.dialect
-        since = {"since": dialect.position(datetime.fromtimestamp(at, UTC))}
-        since |= dialect.parameters("older", {"id": sorted(older)})
-        return Step(_prepared(self._tx.tables, self._tx.driver, "later"), self._names | since)
+        start = {"since": dialect.position(datetime.fromtimestamp(since, UTC))}
+        start |= dialect.parameters("older", {"id": sorted(self._older)})
+        return Step(_prepared(self._tx.tables, self._tx.driver, "later"), self._names | start)
 
     def _all(self) -> Step:
-        among = "all" if self._last is None else "all by age"
+        among = "all" if self._last is None or self._has_many else "all by age"
         return Step(_prepared(self._tx.tables, self._tx.driver, among), self._names)
 
     async def rows(self, counted: Sequence[Any] | None, held: Mapping[Key, float]) -> Sequence[Any]:
@@ -88,10 +112,11 @@ class RunningCount:
             counted: those of `step`; None if it was not executed.
             held: the limits that the claim holds, each with the time of the lock in seconds since 1970.
         """
-        first = self._known
-        # A limit that is new to this runner, or a server clock that went back: the last counts do not suffice.
-        is_complete = not first or all(key in first and first[key].at <= at for key, at in held.items())
-        if counted is None or not is_complete:
+        base, now = self._base, time.monotonic()
+        is_full = not base or self._has_many
+        if counted is None or not (
+            is_full or all(key in base and base[key].suffices(locked_at, now) for key, locked_at in held.items())
+        ):
             (counted,) = await self._tx.run_all([self._all()])
         return counted
 
@@ -99,8 +124,14 @@ class RunningCount:
         """The counts from which the next ones continue, by limit; for the arguments see `rows`."""
         if self._last is None:
             return {}
-        older = {key: frozenset(row[3] for row in rows if row[3] is not None and _has(key, row)) for key in held}
-        return {key: LastCount(held[key] - LAG, ids) for key, ids in older.items() if len(ids) <= MOST_OLDER}
+        now, result = time.monotonic(), dict[Key, LastCount]()
+        for key, locked_at in held.items():
+            before = self._recent.get(key)
+            begun_at = now if before is None or not before.suffices(locked_at, now) else before.begun_at
+            ids = None if self._has_many else frozenset(row[3] for row in rows if _has(key, row) and row[3] is not None)
+            many = ids is None or len(ids) > MOST_OLDER
+            result[key] = LastCount(locked_at, now, begun_at, None if many else ids)
+        return result
 
 
 def by_tenant(key: Key, rows: Sequence[Any]) -> dict[str, int]:
@@ -128,7 +159,8 @@ def _prepared(tables: Tables, driver: sa.Dialect, among: str) -> Prepared:
     mine = row.queue.in_(names["queue"]) | row.handler.in_(names["handler"])
     groups = [row.queue, row.handler, row.tenant]
     if among != "all":
-        groups.append(sa.case((row.claimed_at < db_later(db_now(), sa.literal_column(str(-LAG))), row.id)))
+        # Twice in the next count if it was claimed in between: that one compares the time.
+        groups.append(sa.case((row.claimed_at < db_later(db_now(), sa.literal_column(str(-LAG / 2))), row.id)))
     return Prepared(sa.select(*groups, sa.func.count()).where(*conditions, mine).group_by(*groups), driver)
 
 
@@ -136,11 +168,14 @@ def _later(tables: Tables, dialect: Dialect) -> sa.Subquery:
     """The running tasks that were claimed since a time, runner by runner, and older ones by id."""
     task, since = tables.task, from_position(sa.bindparam("since", type_=PositionTime))
     names = ("id", "queue", "handler", "tenant", "claimed_at")
-    row = task.alias("recent")
+    row, live, lost = task.alias("recent"), tables.runner.c, tables.lost_runner.c
+    # A runner that was lost before this time has claimed nothing since.
+    ids_of_lost = sa.select(lost.runner_id).where(lost.lost_at >= since)
+    runners = sa.union_all(sa.select(live.id), ids_of_lost).subquery("runners")
     mine = sa.select(*(row.c[name] for name in names)).where(
-        row.c.runner_id == tables.runner.c.id, is_state(row.c.state, State.RUNNING), row.c.claimed_at >= since
+        row.c.runner_id == runners.c.id, is_state(row.c.state, State.RUNNING), row.c.claimed_at >= since
     )
-    joined, recent = dialect.for_each(tables.runner, mine.offset(NO_JOIN).correlate(tables.runner), task)
+    joined, recent = dialect.for_each(runners, mine.offset(NO_JOIN).correlate(runners), task)
     old, ids = task.alias("old"), dialect.rows("older", {"id": sa.BigInteger})
     still = sa.select(*(old.c[name] for name in names)).where(
         old.c.id == ids.c.id, is_state(old.c.state, State.RUNNING), old.c.claimed_at < since

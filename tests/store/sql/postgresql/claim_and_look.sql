@@ -162,6 +162,7 @@ WITH RECURSIVE
             (date_part('epoch', task.claimed_at) * 1000000)::bigint AS claimed_at,
             task.ctid AS address,
             task.headers AS headers,
+            task.order_key IS NOT NULL AS has_order_key,
             task.tenant AS tenant,
             CASE WHEN (octet_length(task.tags::text) <= :param_1::INTEGER) THEN task.tags END AS tags
     ),
@@ -263,6 +264,7 @@ SELECT
     claimed.claimed_at,
     claimed.address,
     claimed.headers,
+    claimed.has_order_key,
     claimed.tenant,
     claimed.tags
 FROM claimed
@@ -316,4 +318,5 @@ SELECT
     NULL AS anon__13,
     NULL AS anon__14,
     NULL AS anon__15,
-    NULL AS anon__16;
+    NULL AS anon__16,
+    NULL AS anon__17;

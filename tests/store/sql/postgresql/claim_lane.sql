@@ -160,5 +160,6 @@ RETURNING
     (date_part('epoch', task.claimed_at) * 1000000)::bigint AS anon_6,
     task.ctid,
     task.headers,
+    task.order_key IS NOT NULL AS anon_7,
     task.tenant,
-    CASE WHEN (octet_length(task.tags::text) <= :param_1::INTEGER) THEN task.tags END AS anon_7;
+    CASE WHEN (octet_length(task.tags::text) <= :param_1::INTEGER) THEN task.tags END AS anon_8;

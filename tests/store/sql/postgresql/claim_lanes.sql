@@ -232,5 +232,6 @@ RETURNING
     task.hosts,
     task.ctid,
     task.headers,
+    task.order_key IS NOT NULL AS anon_7,
     task.tenant,
-    CASE WHEN (octet_length(task.tags::text) <= :param_1::INTEGER) THEN task.tags END AS anon_7;
+    CASE WHEN (octet_length(task.tags::text) <= :param_1::INTEGER) THEN task.tags END AS anon_8;

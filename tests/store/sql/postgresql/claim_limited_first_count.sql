@@ -114,7 +114,7 @@ SELECT
     task.handler,
     task.tenant,
     CASE WHEN (
-        task.claimed_at < (statement_timestamp() + (CAST(-2.0 AS FLOAT)) * interval '1 second')
+        task.claimed_at < (statement_timestamp() + (CAST(-1.0 AS FLOAT)) * interval '1 second')
     ) THEN task.id END AS anon_1,
     count(*) AS count_1
 FROM task
@@ -134,7 +134,7 @@ GROUP BY
     task.queue,
     task.handler,
     task.tenant,
-    CASE WHEN (task.claimed_at < (statement_timestamp() + (CAST(-2.0 AS FLOAT)) * interval '1 second')) THEN task.id END;
+    CASE WHEN (task.claimed_at < (statement_timestamp() + (CAST(-1.0 AS FLOAT)) * interval '1 second')) THEN task.id END;
 WITH lane AS (
     SELECT
         lane.number AS number,
@@ -326,5 +326,6 @@ RETURNING
     (date_part('epoch', task.claimed_at) * 1000000)::bigint AS anon_6,
     task.ctid,
     task.headers,
+    task.order_key IS NOT NULL AS anon_7,
     task.tenant,
-    CASE WHEN (octet_length(task.tags::text) <= :param_1::INTEGER) THEN task.tags END AS anon_7;
+    CASE WHEN (octet_length(task.tags::text) <= :param_1::INTEGER) THEN task.tags END AS anon_8;

@@ -114,7 +114,7 @@ SELECT
     counted.handler,
     counted.tenant,
     CASE WHEN (
-        counted.claimed_at < (statement_timestamp() + (CAST(-2.0 AS FLOAT)) * interval '1 second')
+        counted.claimed_at < (statement_timestamp() + (CAST(-1.0 AS FLOAT)) * interval '1 second')
     ) THEN counted.id END AS anon_1,
     count(*) AS count_1
 FROM (
@@ -124,7 +124,14 @@ FROM (
         candidate.handler AS handler,
         candidate.tenant AS tenant,
         candidate.claimed_at AS claimed_at
-    FROM task_runner
+    FROM (
+        SELECT task_runner.id AS id
+        FROM task_runner
+        UNION ALL
+        SELECT task_lost_runner.runner_id AS runner_id
+        FROM task_lost_runner
+        WHERE task_lost_runner.lost_at >= ('epoch'::timestamptz + :since::BIGINT * interval '1 microsecond')
+    ) AS runners
     JOIN LATERAL (
         SELECT
             recent.id AS id,
@@ -134,7 +141,7 @@ FROM (
             recent.claimed_at AS claimed_at
         FROM task AS recent
         WHERE
-            recent.runner_id = task_runner.id
+            recent.runner_id = runners.id
             AND recent.state = 'running'
             AND recent.claimed_at >= ('epoch'::timestamptz + :since::BIGINT * interval '1 microsecond')
         LIMIT ALL
@@ -178,7 +185,7 @@ GROUP BY
     counted.handler,
     counted.tenant,
     CASE WHEN (
-        counted.claimed_at < (statement_timestamp() + (CAST(-2.0 AS FLOAT)) * interval '1 second')
+        counted.claimed_at < (statement_timestamp() + (CAST(-1.0 AS FLOAT)) * interval '1 second')
     ) THEN counted.id END;
 WITH lane AS (
     SELECT
@@ -371,5 +378,6 @@ RETURNING
     (date_part('epoch', task.claimed_at) * 1000000)::bigint AS anon_6,
     task.ctid,
     task.headers,
+    task.order_key IS NOT NULL AS anon_7,
     task.tenant,
-    CASE WHEN (octet_length(task.tags::text) <= :param_1::INTEGER) THEN task.tags END AS anon_7;
+    CASE WHEN (octet_length(task.tags::text) <= :param_1::INTEGER) THEN task.tags END AS anon_8;

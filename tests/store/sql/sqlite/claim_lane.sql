@@ -192,5 +192,6 @@ RETURNING
     claimed_at AS anon_6,
     NULL AS anon_7,
     headers,
+    order_key IS NOT NULL AS anon_8,
     tenant,
-    CASE WHEN (length(cast(tags as blob)) <= :param_4) THEN tags END AS anon_8;
+    CASE WHEN (length(cast(tags as blob)) <= :param_4) THEN tags END AS anon_9;

@@ -191,5 +191,6 @@ RETURNING
     hosts,
     NULL AS anon_7,
     headers,
+    order_key IS NOT NULL AS anon_8,
     tenant,
-    CASE WHEN (length(cast(tags as blob)) <= :param_7) THEN tags END AS anon_8;
+    CASE WHEN (length(cast(tags as blob)) <= :param_7) THEN tags END AS anon_9;

@@ -127,7 +127,7 @@ SELECT
         task.claimed_at < strftime(
             '%Y-%m-%d %H:%M:%f',
             strftime('%Y-%m-%d %H:%M:%f', 'now'),
-            round(CAST(-2.0 AS FLOAT), 3) || ' seconds'
+            round(CAST(-1.0 AS FLOAT), 3) || ' seconds'
         )
     ) THEN task.id END AS anon_1,
     count(*) AS count_1
@@ -158,7 +158,7 @@ GROUP BY
         task.claimed_at < strftime(
             '%Y-%m-%d %H:%M:%f',
             strftime('%Y-%m-%d %H:%M:%f', 'now'),
-            round(CAST(-2.0 AS FLOAT), 3) || ' seconds'
+            round(CAST(-1.0 AS FLOAT), 3) || ' seconds'
         )
     ) THEN task.id END;
 WITH lane AS (
@@ -369,5 +369,6 @@ RETURNING
     claimed_at AS anon_6,
     NULL AS anon_7,
     headers,
+    order_key IS NOT NULL AS anon_8,
     tenant,
-    CASE WHEN (length(cast(tags as blob)) <= :param_4) THEN tags END AS anon_8;
+    CASE WHEN (length(cast(tags as blob)) <= :param_4) THEN tags END AS anon_9;

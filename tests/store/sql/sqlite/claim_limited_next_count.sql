@@ -127,7 +127,7 @@ SELECT
         counted.claimed_at < strftime(
             '%Y-%m-%d %H:%M:%f',
             strftime('%Y-%m-%d %H:%M:%f', 'now'),
-            round(CAST(-2.0 AS FLOAT), 3) || ' seconds'
+            round(CAST(-1.0 AS FLOAT), 3) || ' seconds'
         )
     ) THEN counted.id END AS anon_1,
     count(*) AS count_1
@@ -138,11 +138,18 @@ FROM (
         candidate.handler AS handler,
         candidate.tenant AS tenant,
         candidate.claimed_at AS claimed_at
-    FROM task_runner
+    FROM (
+        SELECT task_runner.id AS id
+        FROM task_runner
+        UNION ALL
+        SELECT task_lost_runner.runner_id AS runner_id
+        FROM task_lost_runner
+        WHERE task_lost_runner.lost_at >= :since
+    ) AS runners
     JOIN task AS candidate ON candidate.id IN (
         SELECT recent.id
         FROM task AS recent
-        WHERE recent.runner_id = task_runner.id AND recent.state = 'running' AND recent.claimed_at >= :since
+        WHERE recent.runner_id = runners.id AND recent.state = 'running' AND recent.claimed_at >= :since
         LIMIT :param_1
         OFFSET 0
     )
@@ -188,7 +195,7 @@ GROUP BY
         counted.claimed_at < strftime(
             '%Y-%m-%d %H:%M:%f',
             strftime('%Y-%m-%d %H:%M:%f', 'now'),
-            round(CAST(-2.0 AS FLOAT), 3) || ' seconds'
+            round(CAST(-1.0 AS FLOAT), 3) || ' seconds'
         )
     ) THEN counted.id END;
 WITH lane AS (
@@ -399,5 +406,6 @@ RETURNING
     claimed_at AS anon_6,
     NULL AS anon_7,
     headers,
+    order_key IS NOT NULL AS anon_8,
     tenant,
-    CASE WHEN (length(cast(tags as blob)) <= :param_4) THEN tags END AS anon_8;
+    CASE WHEN (length(cast(tags as blob)) <= :param_4) THEN tags END AS anon_9;
