@@ -25,7 +25,7 @@ from runner.store.claim import running_count
 from runner.store.claim.ledger import charge, hold
 from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
 from runner.store.claim.plain import claim
-from runner.store.claim.running_count import Key, LastCount
+from runner.store.claim.running_count import Key, LastCount, RunningCount
 from runner.store.submit import submit_many
 from tests.conftest import on_postgresql
 from tests.store.rows import until_locked
@@ -53,6 +53,13 @@ async def _age(database: Database, seconds: int) -> None:
     task = database.tables.task
     running = task.c.state == State.RUNNING.value
     await change(database, sa.update(task).where(running).values(claimed_at=db_later(db_now(), -seconds)))
+
+
+async def count_running(tx: Transaction, lane: Lane, last: Mapping[Key, LastCount] | None) -> list[Any]:
+    """The rows of the count of a claim from a lane."""
+    names = tx.dialect.parameters("queues", {"name": [lane.queue]})
+    names |= tx.dialect.parameters("handlers", {"name": [lane.handler]})
+    return list(await tx.run(*RunningCount(tx, names, [lane], last).step))
 
 
 def settled(last: Mapping[Key, LastCount]) -> dict[Key, LastCount]:

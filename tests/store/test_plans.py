@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.db.transaction import Transaction, clock
+from runner.db.transaction import clock
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Retry
 from runner.model.task import OnDuplicate, State
@@ -41,7 +41,7 @@ from runner.settings import Settings
 from runner.store.claim.limited import LimitedClaim, LimitedLanes, claim_limited
 from runner.store.claim.look import claim_and_look
 from runner.store.claim.plain import claim, claim_suspect, first_due
-from runner.store.claim.running_count import LAG, RunningCount
+from runner.store.claim.running_count import LAG
 from runner.store.claim.survey import Pending, pending, survey
 from runner.store.dependencies.resolve import FinishedParent, any_open, find_strays, open_dependencies, resolve
 from runner.store.heartbeat import heartbeat, running_tasks
@@ -54,7 +54,7 @@ from tests.store.plans import Cost, Watch, watch
 from tests.store.rows import add_live
 from tests.store.runners import LEASE, Runner, settle_done, settlement
 from tests.store.table import change, expire, put, put_many
-from tests.store.test_limits import limit, settled
+from tests.store.test_limits import count_running, limit, settled
 from tests.store.unique_tasks import once
 
 pytestmark = pytest.mark.one_database
@@ -445,11 +445,6 @@ async def test_an_old_snapshot_does_not_slow_the_counts_of_limits_down(
         claim.last = {key: each._replace(locked_at=each.locked_at + LAG) for key, each in last.items()}
         return claim
 
-    async def count(tx: Transaction) -> list[Any]:
-        names = tx.dialect.parameters("queues", {"name": ["default"]})
-        names |= tx.dialect.parameters("handlers", {"name": ["work"]})
-        return list(await tx.run(*RunningCount(tx, names, [lane], lanes.last).step))
-
     async with rival.reading() as old:
         await old.scalar(sa.select(sa.func.count()).select_from(database.tables.task))
         for _ in range(30):
@@ -457,7 +452,7 @@ async def test_an_old_snapshot_does_not_slow_the_counts_of_limits_down(
             last = claim.claimed[-1]
             lanes = lanes._replace(last=claim.last, passed={lane: LanePosition(last.run_at, last.id)})
         async with looking.seeing() as cost:
-            assert await database.read(count) == []
+            assert await database.read(count_running, lane, lanes.last) == []
     assert "task_running" in cost.indexes
     assert cost.pages < 50
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from runner.queries.why.ahead import ahead, suspects_ahead
 from runner.store.claim.limited import LimitedLanes, claim_limited
 from runner.store.claim.look import claim_and_look
 from runner.store.claim.plain import claim, claim_suspect, first_due
+from runner.store.claim.running_count import LastCount
 from runner.store.claim.survey import pending, survey
 from runner.store.complete import complete_steps
 from runner.store.dependencies.followers import release_followers
@@ -51,7 +53,7 @@ from tests.store.rows import filtered
 from tests.store.runners import GRACE, LEASE, Runner, settle_done, settlement
 from tests.store.sql_text import compiled, sql_text
 from tests.store.table import edit, expire, put
-from tests.store.test_limits import limit, settled
+from tests.store.test_limits import count_running, settled
 
 FOLDER = Path(__file__).parent / "sql"
 
@@ -124,12 +126,11 @@ async def _claim(statements: Statements, runner: Runner) -> None:
     await statements.of("claim_suspects", claim_suspect, runner.who, lanes, runner.terms, Ask(1, 1))
     for name, limited in (("claim_limited_lane", [lane]), ("claim_limited_lanes", [*lanes])):
         await statements.of(name, claim_limited, runner.who, LimitedLanes(limited, runner.start), runner.terms, 1)
-    await limit(database, "queue", "mail", concurrency="5")
-    of_mail = LimitedLanes([Lane("mail", "work", 1)], runner.start, last={})
-    first = await statements.of("claim_limited_first_count", claim_limited, runner.who, of_mail, runner.terms, 1)
-    later = of_mail._replace(last=settled(first.last))
-    await statements.of("claim_limited_next_count", claim_limited, runner.who, later, runner.terms, 1)
-    await limit(database, "queue", "mail", concurrency="none")
+    of_mail = Lane("mail", "work", 1)
+    await statements.of("count_by_age", count_running, of_mail, {})
+    now = time.monotonic()
+    last = settled({("queue", "mail"): LastCount(time.time(), now, now, frozenset((1,)))})
+    await statements.of("count_from_the_last", count_running, of_mail, last)
 
 
 async def _settle(statements: Statements, runner: Runner) -> None:
