@@ -321,7 +321,8 @@ async def test_a_caller_that_waits_for_its_retry_does_not_wait_for_its_child(har
     async with harness.running():
 
         async def has_failed() -> bool:
-            return bool((await harness.row(task)).attempt == 1 and await harness.state(task) == "waiting")
+            row = await harness.row(task)
+            return bool(row.state == "waiting" and row.error)
 
         await until(has_failed)
     explanation = await harness.database.read(why, task, UTC)
