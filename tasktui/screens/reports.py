@@ -144,7 +144,8 @@ class ReportsScreen(LiveScreen):
 
     async def read(self) -> object:
         """Read the report; longer time spans are cached for longer."""
-        span, by, name = SPANS[self._span], self._by, self._selected_name
+        # The keys may change each of these before the statements run.
+        span, cache, by, name = SPANS[self._span], self._caches[self._span], self._by, self._selected_name
         last = self._report
         names = tuple(row.name for row in last.summary.lines[:MOST_PULSES]) if last and last.summary.by is by else ()
 
@@ -152,7 +153,7 @@ class ReportsScreen(LiveScreen):
             ask, beside = partial(read_report, tx, span, by, name), partial(read_beside, tx, span, by, names)
             _, report, background = await tx.gather(
                 clock(tx),  # A cached report must not hide that the database is away.
-                self._caches[self._span].get((by, name), ask, self.session.distance),
+                cache.get((by, name), ask, self.session.distance),
                 self._beside_cache.get((span, by, names), beside, self.session.distance),
             )
             return replace(report, background=background)

@@ -1,5 +1,6 @@
 """Reports: the table, its plots and the export."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -231,6 +232,18 @@ async def test_span_and_lines_can_be_changed(worked: None, watch: Watch) -> None
         await operator.sees("span:24 h", "330")
         await operator.press("s", "s")
         await operator.sees("span:30 days")
+
+
+@ON_ONE_DATABASE
+async def test_a_span_never_has_the_figures_of_the_one_before(worked: None, watch: Watch) -> None:
+    async with watch("reports") as operator:
+        await operator.sees("smtp.send")
+        reading = asyncio.ensure_future(operator.screen.read())
+        await asyncio.sleep(0)
+        await operator.press("s")  # before its statements
+        await reading
+        report = await operator.screen.read()
+        assert report.summary.until - report.summary.since >= timedelta(days=1)
 
 
 @pytest.mark.slow
