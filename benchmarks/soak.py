@@ -98,11 +98,12 @@ def console(url: str) -> Iterator[Terminal]:
         terminal.close()
 
 
-def windows(url: str, rate: int, seconds: int, window: int, folder: Path) -> Iterator[str]:
+def windows(url: str, rate: int, seconds: int, window: int, tenants: int, folder: Path) -> Iterator[str]:
     """Run, and yield a row of the table per window."""
     home, system, file = Home(), SYSTEMS["ours"], folder / "starts.bin"
     contract.prepare(file, rate * seconds)
     environment = os.environ | home.environment(system) | {"BENCH_URL": url, "BENCH_FILE": str(file)}
+    environment["TENANTS"] = str(tenants)
     command = home.command(system)
     with console(url) as terminal, subprocess.Popen([*command, "worker"], env=environment) as runner:
         time.sleep(WARM_UP)
@@ -143,12 +144,13 @@ def main() -> None:
     options.add_argument("--rate", type=int, default=2_000, help="submits per second, in batches every 10 ms")
     options.add_argument("--seconds", type=int, default=3_600)
     options.add_argument("--window", type=int, default=600, help="seconds per row")
+    options.add_argument("--tenants", type=int, default=0, help="tenants of the tasks, in turn; 0 for none")
     options.add_argument("--snapshot", action="store_true", help="hold a snapshot")
     given = options.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the other processes too
     print(f"| {' | '.join(COLUMNS)} |\n{'|--:' * len(COLUMNS)}|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
-        rows = windows(given.url, given.rate, given.seconds, given.window, Path(folder))
+        rows = windows(given.url, given.rate, given.seconds, given.window, given.tenants, Path(folder))
         if not given.snapshot:
             for row in rows:
                 print(row, flush=True)

@@ -1,4 +1,7 @@
-"""This project, with the settings that users get. SUBMIT=blocking submits single tasks without an event loop."""
+"""This project, with the settings that users get.
+
+SUBMIT=blocking submits single tasks without an event loop, and TENANTS=50 gives the tasks 50 tenants in turn.
+"""
 
 import asyncio
 import os
@@ -14,6 +17,8 @@ from runner.db.database import Database
 from runner.db.migrations.apply import upgrade
 from runner.engine.main import tune_interpreter, work
 from runner.engine.runner import Engine
+from runner.handlers.call_options import CallOptions
+from runner.handlers.registry import Options
 from runner.settings import load
 
 
@@ -27,7 +32,17 @@ async def add(value: int) -> int:
     return value + 1
 
 
-NOOP: TaskHandler[..., Any, Any] = TaskHandler("bench", noop)
+TENANTS = int(os.environ.get("TENANTS", "0"))
+
+
+def tenant(i: int) -> str:
+    """The tenant of a task."""
+    return f"tenant {i % TENANTS}"
+
+
+NOOP: TaskHandler[..., Any, Any] = TaskHandler(
+    "bench", noop, Options(call_options=CallOptions(tenant=tenant if TENANTS else None))
+)
 
 
 def database_url() -> str:
