@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
-from runner.db.schema import Tables, is_state, runs_with_order_key
+from runner.db.schema import Tables, is_state, runs_with_order_key, waits_with_tenant
 from runner.db.schema.task import Condition
 from runner.db.types import NO_JOIN, db_now
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, State
@@ -130,10 +130,12 @@ class Due(ClaimCondition):
 
     def of_task(self, task: Any, scope: ClaimScope) -> Sequence[Condition]:
         """The SQL that a task waits, and that its time has come."""
-        # A few ids are looked up by the primary key: as an expression, the state fits no partial index. A walk along
-        # the index `ready` would read the entries of claimed tasks that an old snapshot of another client keeps.
-        state = task.state.concat(sa.literal_column("''")) if "only" in scope.selection else task.state
-        return (sa.and_(is_state(state, State.WAITING), task.run_at <= db_now()),)
+        waits = waits_with_tenant(task) if scope.by_tenant else is_state(task.state, State.WAITING)
+        if "only" in scope.selection:
+            # A few ids are looked up by the primary key: as an expression, the state fits no partial index. A walk
+            # along the index `ready` would read the entries of claimed tasks that an old snapshot keeps.
+            waits = is_state(task.state.concat(sa.literal_column("''")), State.WAITING)
+        return (sa.and_(waits, task.run_at <= db_now()),)
 
     def explain(self, facts: ClaimFacts, zone: tzinfo) -> Iterator[Explanation]:
         """Name its time, and the failure that caused the delay."""

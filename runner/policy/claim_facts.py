@@ -158,8 +158,10 @@ class ClaimScope(NamedTuple):
         holds: the names of the lane columns that are true if this claim has locked the limits of the lane's queue, and
             of its handler; None for a claim that locks none.
         selection: the names of the conditions of the runner's selection; see runner.policy.selection.
+        by_tenant: True for a walk along the index `tenant`.
     """
 
     tables: Tables
     holds: tuple[str, str] | None = None
     selection: tuple[str, ...] = ()
+    by_tenant: bool = False

@@ -70,15 +70,18 @@ class ClaimPolicy:
         """The SQL that a task waits, and that its time has come."""
         return sa.and_(*self.due.of_task(task, scope))
 
-    def walk(self, row: sa.FromClause, lane: Any, scope: ClaimScope) -> sa.Select[Any]:
+    def walk(self, row: sa.FromClause, lane: Any, scope: ClaimScope, start: Condition | None = None) -> sa.Select[Any]:
         """The tasks that a claim takes from a lane, after its position, in order: a walk along the index `ready`.
 
         Args:
             row: the task table, or an alias.
             lane: the queue, handler, priority, hosts and retried, and the position (since, since_id).
             scope: the other names.
+            start: the condition that replaces the position. With two of them, PostgreSQL 17 and older begin the walk
+                at neither.
         """
         task = row.c
+        start = self.order.position(task) > sa.tuple_(lane.since, lane.since_id) if start is None else start
         return (
             sa.select(task.id, task.priority, task.retried, task.run_at)
             .where(
@@ -88,7 +91,7 @@ class ClaimPolicy:
                 task.priority == lane.priority,
                 task.hosts == lane.hosts,
                 task.retried == lane.retried,
-                self.order.position(task) > sa.tuple_(lane.since, lane.since_id),
+                start,
                 *self.of_task(task, scope),
                 *self.isolation.of_task(task, scope),
                 *selected(task, scope.selection),

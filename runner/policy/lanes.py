@@ -4,23 +4,18 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from math import inf
 from typing import Any, NamedTuple
 
 from runner.model.task import DEFAULT_QUEUE, Claimed, NewTask, Priority
 from runner.policy.claim_order import STRICT, ClaimOrder
+from runner.policy.positions import FIRST_ID, LanePosition, Passed, TenantPositions
 
 RUNNER_QUEUE = "@"
 """The first character of the queues of single runners, where the tasks of a broadcast are."""
 
 RECALLED = 8
 """Maximum number of lanes to remember: a claim right after a submit must not query many lanes."""
-
-
-FIRST_ID = -(2**63)
-"""The id before every other one."""
-
-LAG = 1.0
-"""Seconds by which a lane's old position lags at least: transactions commit out of the order of their tasks' times."""
 
 CLAIMED = 500
 """Maximum number of lanes of one claim, more than the tasks of a batch. A survey returns lanes in order, so that the
@@ -101,31 +96,6 @@ def lane_key_in(order: ClaimOrder, lanes: Mapping[Lane, float], now: float) -> C
     return lambda lane: (order.lane_key(lane.priority_in(order), lanes[lane] - now), lanes[lane], lane)
 
 
-class LanePosition(NamedTuple):
-    """A position in a lane, in the database's own form; the next claim starts after it."""
-
-    run_at: Any
-    id: int
-
-
-class Passed(NamedTuple):
-    """The positions that claims from a lane have passed.
-
-    Args:
-        since: when `new` became the next old position, in monotonic seconds.
-        old: the last position at that time.
-        new: the last position.
-    """
-
-    since: float
-    old: LanePosition
-    new: LanePosition
-
-    def on(self, position: LanePosition, now: float) -> "Passed":
-        """Move on to another position."""
-        return Passed(now, self.new, position) if now - self.since >= LAG else self._replace(new=position)
-
-
 FULL = 1.0
 """Seconds until the next try of a full lane, in case that a task of another runner has ended."""
 
@@ -142,7 +112,11 @@ class LaneSchedule:
     """In the order of claims."""
     cursors: dict[Lane, str] = field(default_factory=dict)
     """The last tenant that had a turn."""
+    tenants: dict[Lane, TenantPositions] = field(default_factory=dict)
+    """The positions by tenant of lanes with a limit per tenant, while surveys are slow."""
     _until: dict[Lane, float] = field(default_factory=dict)
+    _ended: set[tuple[str, str]] = field(default_factory=set)
+    """The queue and handler of tasks that have ended since the start of the last claim, which may have counted them."""
     _limited: frozenset[Lane] = frozenset()
 
     def survey(self, lanes: Iterable[Lane], limited: Iterable[Lane]) -> None:
@@ -154,11 +128,16 @@ class LaneSchedule:
         self.due, self._limited = dict.fromkeys(lanes), frozenset(limited)
         self._until = {lane: until for lane, until in self._until.items() if lane in self.due}
         self.cursors = {lane: tenant for lane, tenant in self.cursors.items() if lane in self.due}
+        self.tenants.clear()
 
     def add(self, lane: Lane) -> None:
         """Treat a lane as due, and as one with limits."""
         self.due[lane] = None
         self._limited |= {lane}
+
+    def forget_tenants(self, lately: Collection[Lane]) -> None:
+        """Forget the tenants of the lanes that are neither due nor among these."""
+        self.tenants = {lane: each for lane, each in self.tenants.items() if lane in self.due or lane in lately}
 
     def recall(self, lanes: Iterable[Lane]) -> list[Lane]:
         """Treat the lanes with limits among these as due, and return the others."""
@@ -205,13 +184,21 @@ class LaneSchedule:
                 self.cursors[lane] = tenant
         for lane in lanes:
             self._until.pop(lane, None)
-            if lane in waits:
+            if lane in waits and not (waits[lane] == inf and self._has_ended(lane)):
                 self._until[lane] = now + min(waits[lane], FULL)
         for lane in empty:
             self.due.pop(lane, None)
 
+    def begin(self) -> None:
+        """Begin a claim; `record` takes its result."""
+        self._ended.clear()
+
+    def _has_ended(self, lane: Lane) -> bool:
+        return any(lane.queue == queue or lane.handler == handler for queue, handler in self._ended)
+
     def reopen(self, queue: str, handler: str) -> bool:
         """Try the lanes of a queue and of a handler again because one of their tasks has ended; False if none waits."""
+        self._ended.add((queue, handler))
         lanes = [lane for lane in self._until if lane.queue == queue or lane.handler == handler]
         for lane in lanes:
             del self._until[lane]
@@ -245,7 +232,7 @@ class Lanes:
     """Lanes that recently had due tasks, the most recent last; at most RECALLED."""
     limited: LaneSchedule = field(default_factory=LaneSchedule)
     """The due lanes with limits; they are not in `positions`."""
-    _passed: dict[Lane, "Passed"] = field(default_factory=dict)
+    _passed: dict[Lane, Passed] = field(default_factory=dict)
     """The positions that claims from the lanes in `lately` have passed."""
     _waits: dict[Lane, float] = field(default_factory=dict)
     """Seconds from the last survey until the first task of each lane was due."""
@@ -301,14 +288,15 @@ class Lanes:
             if head.wait <= 0:
                 self.heads[head.lane] = first
             at = first if passed is None or first < passed.old else passed.old
-            if head.lane in self.lately and at == first:
-                self._passed[head.lane] = Passed(0.0, first, first)
+            if head.lane in self.lately and at == first and head.wait <= 0:  # others may come before a later one
+                self._passed[head.lane] = Passed.at(first)
             if head.wait <= 0 and head.limited:
                 self.limited.add(head.lane)
             elif head.wait <= 0:
                 self.positions[head.lane] = min(at, self.positions.get(head.lane, at))
         self.positions = dict(sorted(self.positions.items(), key=lambda item: self.key(item[0])))
         self.limited.due = dict.fromkeys(sorted(self.limited.due, key=self.key))
+        self.limited.forget_tenants(self.lately)
         return min((head.wait for head in later), default=None)
 
     def leave(self, next_due: float | None) -> None:
@@ -367,8 +355,8 @@ class Lanes:
             if lane in self.positions:
                 self.positions[lane] = max(self.positions[lane], position)
             if lane in self.lately:
-                before = self._passed.get(lane) or Passed(now, self.start, self.start)
-                self._passed[lane] = before.on(max(before.new, position), now)
+                before = self._passed.get(lane)
+                self._passed[lane] = before.on(position, now) if before else Passed(now, self.start, position, position)
 
     def remove(self, lanes: Iterable[Lane]) -> None:
         """Forget the lanes of a claim that returned fewer tasks than requested: they have no more due tasks."""

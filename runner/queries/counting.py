@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import Dialect, OrderedJoin
 from runner.db.needs import Needs, needs
-from runner.db.schema import Tables, is_state
+from runner.db.schema import Tables, is_state, waits_with_tenant
 from runner.db.schema.task import Condition, is_final_state
 from runner.db.transaction import Transaction
 from runner.db.types import db_now, seconds_until
@@ -224,14 +224,12 @@ async def due_of_tenants(tx: Transaction, turns: Collection[TenantTurn]) -> dict
 
 
 def _due_of(tx: Transaction) -> tuple[sa.CTE, sa.Select[Any]]:
-    """The turns of a statement, and the due tasks of one of them in the order of the index `tenant`."""
+    """The turns of a statement, and the due tasks of one of them in order."""
     turn, row = sa.select(tx.dialect.rows("turn", TURN_COLUMNS)).cte("turn"), tx.tables.task.alias("due")
     task = row.c
-    same = [task[name] == turn.c[name] for name in LANE_COLUMNS]
-    # A range and an order by the tenant: the index `ready` has neither, so that no plan uses it.
-    same += [task.tenant >= turn.c.tenant, task.tenant <= turn.c.tenant, task.tenant.is_not(None)]
-    due = sa.select(task.id, task.run_at).where(is_state(task.state, State.WAITING), task.run_at <= db_now(), *same)
-    return turn, due.order_by(task.tenant, task.run_at, task.id).correlate(turn)
+    same = [task[name] == turn.c[name] for name in TURN_COLUMNS]
+    due = sa.select(task.id, task.run_at).where(waits_with_tenant(task), task.run_at <= db_now(), *same)
+    return turn, due.order_by(task.run_at, task.id).correlate(turn)
 
 
 async def running(tx: Transaction, cap: int) -> dict[str, RunningCounts]:

@@ -35,7 +35,8 @@ from runner.handlers.own_transaction import OwnTransaction
 from runner.handlers.registry import Handler
 from runner.model.outcome import Outcome
 from runner.model.task import Claimed
-from runner.policy.lanes import Lane, LanePosition, Lanes
+from runner.policy.lanes import Lane, Lanes
+from runner.policy.positions import LanePosition
 from runner.settings import Settings
 from runner.store.claim.plain import Claimant, claim
 from runner.store.claim.survey import survey

@@ -16,7 +16,8 @@ from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST, next_version
 from runner.model.task import Priority
-from runner.policy.lanes import Lane, LanePosition
+from runner.policy.lanes import Lane
+from runner.policy.positions import LanePosition
 from runner.store.claim.plain import Claimant, HandlerDefaults, claim
 from runner.store.heartbeat import Identity, register
 from runner.store.notes import Checkpoint, save_checkpoint

@@ -16,7 +16,8 @@ from runner.db.types import EARLIEST
 from runner.errors import StoreError
 from runner.model.outcome import Done
 from runner.model.task import Priority
-from runner.policy.lanes import Lane, LanePosition
+from runner.policy.lanes import Lane
+from runner.policy.positions import LanePosition
 from runner.settings import Settings
 from runner.store.claim.plain import Claimant, HandlerDefaults, claim
 from runner.store.heartbeat import Identity, register

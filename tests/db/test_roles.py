@@ -31,8 +31,9 @@ from runner.model.task import HIGHEST_FENCE, DependsOn, NewTask, OnDuplicate, Un
 from runner.operations.edit_values import FIELDS
 from runner.operations.results import Result, Target
 from runner.operations.retry import retry_now
-from runner.policy.lanes import Lane, LanePosition
+from runner.policy.lanes import Lane
 from runner.policy.limits import UNLIMITED
+from runner.policy.positions import LanePosition
 from runner.queries.audit import audit as read_audit
 from runner.queries.counts import counts
 from runner.queries.failures import failures

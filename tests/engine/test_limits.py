@@ -18,8 +18,9 @@ from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.policy.claim_order import STRICT, AgedOrder, ClaimOrder
-from runner.policy.lanes import Head, Lane, LanePosition, Lanes
+from runner.policy.lanes import Head, Lane, Lanes
 from runner.policy.limits import read_limits
+from runner.policy.positions import LanePosition
 from tests.engine.harness import Harness, at_work, until
 from tests.store.runners import Runner
 from tests.store.test_limits import settled

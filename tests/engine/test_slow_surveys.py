@@ -20,7 +20,7 @@ from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.operations.resume import resume
-from runner.policy import lanes
+from runner.policy import positions
 from runner.policy.polling import SHARE, Pace
 from tests.conftest import on_postgresql
 from tests.engine.harness import Harness, until
@@ -110,7 +110,7 @@ async def test_a_submit_of_which_no_claim_takes_a_task_makes_the_survey_early(
 async def test_a_rescue_makes_the_survey_early(
     harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "LAG", 0.0)
+    monkeypatch.setattr(positions, "LAG", 0.0)
     async with harness.running(poll_interval="1h") as runner:
         await surveys_beside(harness, runner)
         await harness.wait_for(await harness.submit("work"))
@@ -137,7 +137,7 @@ async def test_a_survey_beside_the_claims_finds_tasks_before_their_position(
 async def test_claims_under_a_limit_continue_from_their_old_position(
     harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "LAG", 0.0)
+    monkeypatch.setattr(positions, "LAG", 0.0)
     await harness.database.write(set_limits, WORK, LimitEdit({"concurrency": "5"}, new=True), ANA)
     async with harness.running(poll_interval="1h") as runner:
         await surveys_beside(harness, runner)
@@ -153,19 +153,32 @@ async def test_claims_under_a_limit_continue_from_their_old_position(
     assert done == {"work": 4, "other": 1}
 
 
-async def test_turns_of_tenants_move_no_position(
+async def test_claims_under_a_limit_per_tenant_continue_from_the_position_of_each(
     harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "LAG", 0.0)
+    monkeypatch.setattr(positions, "LAG", 0.0)
     await harness.database.write(set_limits, WORK, LimitEdit({"per-tenant": "5"}, new=True), ANA)
     async with harness.running(poll_interval="1h") as runner:
-        await has_a_known_lane(harness, runner)
+        await surveys_beside(harness, runner)
+        lanes = runner.claimer.lanes
         for _ in range(3):
             await harness.wait_for(await harness.submit("work", tenant="acme"))
+        ((lane, tenants),) = lanes.limited.tenants.items()
+        (known,) = tenants.following("", 9, inf)
+        assert (lane.handler, known.tenant) == ("work", "acme")
+        assert known.old > lanes.start
         # A survey beside the claims may have noted the first task of the lane.
-        known = runner.claimer.lanes.passed(runner.claimer.lanes.lately)
-        assert all(position.id == lanes.FIRST_ID for position in known.values())
-    assert done == {"work": 4}
+        assert all(position.id == positions.FIRST_ID for position in lanes.passed(lanes.lately).values())
+        # Surveys find tasks before the position of their tenant, and those of other tenants, some at a time.
+        monkeypatch.setattr(survey, "MOST_VISITS", 1)
+        task = harness.database.tables.task
+        await harness.change(sa.insert(task).values([EARLIER | {"tenant": name} for name in ("acme", "bolt")]))
+        await harness.wait_for(await harness.submit("other"))
+        await until(lambda: done["work"] == 6)
+        await harness.database.write(set_limits, WORK, LimitEdit({"per-tenant": "none", "concurrency": "5"}), ANA)
+        await harness.wait_for(await harness.submit("work", tenant="acme"))
+        assert lanes.limited.tenants == {}, "without a limit per tenant"
+    assert done == {"work": 7, "other": 1}
 
 
 async def test_a_slow_renewal_does_not_make_surveys_quick(harness: Harness, done: Counter[str]) -> None:

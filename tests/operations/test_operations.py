@@ -33,7 +33,7 @@ from runner.operations.targets import ACCEPTED_STATES
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.operations.undo.undo import undo
-from runner.policy.lanes import LanePosition as Start
+from runner.policy.positions import LanePosition as Start
 from runner.queries.audit import AuditRecord, audit
 from runner.queries.counting import Count
 from runner.queries.counts import counts

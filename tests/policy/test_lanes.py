@@ -1,5 +1,8 @@
+from math import inf
+
 from runner.policy.claim_order import AgedOrder
-from runner.policy.lanes import FIRST_ID, LAG, Head, Lane, LanePosition, Lanes
+from runner.policy.lanes import Head, Lane, Lanes, LaneSchedule
+from runner.policy.positions import FIRST_ID, LAG, LanePosition, TenantPositions
 
 START = LanePosition("", 0)
 LOW, HIGH, FOREIGN = Lane("q", "work", 1), Lane("q", "work", 9), Lane("q", "foreign", 9)
@@ -62,15 +65,17 @@ def test_a_submit_recalls_the_lanes_of_the_last_due_tasks_and_of_the_new_ones() 
 
 def test_a_slow_start_is_replaced_by_a_position_that_lags() -> None:
     lanes = surveyed((LOW, -5.0))
-    for number in range(1, 4):
-        lanes.advance({LOW: LanePosition(str(number), number)}, number * LAG)
+    for tenth in range(40):
+        lanes.advance({LOW: LanePosition(f"{tenth:02}", tenth)}, tenth / 10 * LAG)
         lanes.remove([LOW])
         lanes.recall(from_start=False)
-        assert lanes.positions == {LOW: LanePosition(str(number - 1), number - 1) if number > 1 else START}
+        (old,) = lanes.positions.values()
+        assert old == START if tenth < 10 else tenth - 20 <= old.id <= tenth - 10
         lanes.remove([LOW])
-    lanes.advance({LOW: LanePosition("2", 9)}, 4 * LAG)
+    lanes.advance({LOW: LanePosition("20", 9)}, 4 * LAG)
+    lanes.advance({LOW: LanePosition("20", 9)}, 5 * LAG)
     lanes.recall(from_start=False)
-    assert lanes.positions == {LOW: LanePosition("3", 3)}, "a position never moves back"
+    assert lanes.positions == {LOW: LanePosition("39", 39)}, "a position never moves back"
     lanes.remove([LOW])
     lanes.recall()
     assert lanes.positions == {LOW: START}
@@ -80,13 +85,41 @@ def test_a_survey_beside_claims_adds_lanes_from_their_first_task() -> None:
     lanes = surveyed()
     lanes.find([Head(LOW, "6", -1.0, False), Head(FOREIGN, "6", -1.0, False), Head(HIGH, "7", 4.0, False)], str)
     assert lanes.positions == lanes.heads == {LOW: LanePosition("6", FIRST_ID)}, "not at the dead entries before it"
-    lanes.advance({LOW: LanePosition("7", 7)}, 0.0)
-    lanes.advance({LOW: LanePosition("8", 8)}, LAG)
+    lanes.advance({LOW: LanePosition("7", 7)}, LAG)
+    lanes.advance({LOW: LanePosition("8", 8)}, 2 * LAG)
     lanes.remove([LOW])
     lanes.find([Head(LOW, "9", -1.0, False)], str)
     assert lanes.positions == {LOW: LanePosition("7", 7)}, "where transactions may still commit"
     lanes.find([Head(LOW, "5", -1.0, False)], str)
     assert lanes.positions == {LOW: LanePosition("5", FIRST_ID)}, "a task before the old position"
+
+
+def test_a_scheduled_task_is_no_position_of_its_lane() -> None:
+    lanes = surveyed()
+    lanes.find([Head(LOW, "9", 4.0, False)], str)
+    lanes.recall(from_start=False)
+    assert lanes.positions == {LOW: START}
+
+
+def test_a_survey_that_starts_over_forgets_the_positions_of_tenants() -> None:
+    lanes = surveyed((LOW, -5.0))
+    lanes.limited.tenants[LOW] = TenantPositions(START)
+    lanes.find([], str)
+    assert LOW in lanes.limited.tenants, "a lane that recently had due tasks"
+    lanes.survey([Head(LOW, "6", -1.0, False)])
+    assert lanes.limited.tenants == {}
+
+
+def test_a_full_lane_does_not_wait_after_the_end_of_a_task_during_the_claim() -> None:
+    limited = LaneSchedule()
+    for ended, ready in (((), []), ((("q", "other"),), [LOW]), ((("p", "work"),), [LOW]), ((("p", "other"),), [])):
+        limited.add(LOW)
+        limited.begin()
+        for queue, handler in ended:
+            assert not limited.reopen(queue, handler)
+        limited.record([LOW], {LOW: inf}, (), {}, 5.0)
+        assert limited.ready(5.0) == ready
+        limited.reopen("q", "work")
 
 
 def test_a_survey_beside_claims_keeps_the_order_of_claims() -> None:
@@ -111,7 +144,7 @@ def test_a_survey_lets_limited_claims_start_over() -> None:
     lanes = surveyed((LOW, -5.0))
     limited, plain = Head(HIGH, "1", -9.0, False, None, True), Head(LOW, "1", -5.0, False)
     lanes.survey([limited, plain])
-    for at in (0.0, 2 * LAG):
+    for at in (0.0, 2 * LAG, 4 * LAG):
         lanes.advance({HIGH: LanePosition("5", 5), LOW: LanePosition("5", 5)}, at)
     assert lanes.passed([HIGH, LOW]) == {HIGH: LanePosition("5", 5), LOW: LanePosition("5", 5)}
     lanes.survey([limited, plain])

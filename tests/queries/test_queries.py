@@ -297,7 +297,7 @@ class TestOddRowsInSqlite:
 
 
 def _start() -> Any:
-    from runner.policy.lanes import LanePosition
+    from runner.policy.positions import LanePosition
 
     return LanePosition(datetime(1970, 1, 1, tzinfo=UTC).strftime("%Y"), 0)
 
@@ -514,7 +514,7 @@ class TestReports:
 
 
 def _lane_position(database: Database) -> Any:
-    from runner.policy.lanes import LanePosition
+    from runner.policy.positions import LanePosition
 
     return LanePosition(database.dialect.position(datetime(1970, 1, 1, tzinfo=UTC)), 0)
 

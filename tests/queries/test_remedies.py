@@ -23,7 +23,7 @@ from runner.operations.resume import resume
 from runner.operations.retry import retry_now
 from runner.operations.unblock import unblock
 from runner.policy.claim_facts import RemedyStep
-from runner.policy.lanes import LanePosition
+from runner.policy.positions import LanePosition
 from runner.queries.runners import runners
 from runner.queries.task.detail import task_detail
 from runner.queries.why.facts import Facts, read_facts

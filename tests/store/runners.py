@@ -9,7 +9,8 @@ from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST
 from runner.model.outcome import Done, Outcome
 from runner.model.task import Claimed
-from runner.policy.lanes import Lane, LanePosition, Lanes, lane_of
+from runner.policy.lanes import Lane, Lanes, lane_of
+from runner.policy.positions import LanePosition
 from runner.policy.suspicion import Ask
 from runner.store.claim.plain import Claimant, HandlerDefaults, claim, claim_suspect
 from runner.store.claim.survey import MANY, SurveyScope, survey

@@ -19,14 +19,16 @@ from runner.model.task import Claimed, NewTask, State
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
-from runner.policy.lanes import Lane, LanePosition
+from runner.policy.lanes import Lane
+from runner.policy.positions import LanePosition, TenantPositions, Visit
 from runner.policy.suspicion import Ask
 from runner.store.claim import running_count
 from runner.store.claim.ledger import charge, hold
 from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
 from runner.store.claim.plain import claim
 from runner.store.claim.running_count import Key, LastCount, RunningCount
-from runner.store.submit import submit_many
+from runner.store.claim.tenants import visit
+from runner.store.submit import submit, submit_many
 from tests.conftest import on_postgresql
 from tests.store.rows import until_locked
 from tests.store.runners import Runner
@@ -262,9 +264,7 @@ class TestConcurrency:
         assert len((await take(runner, 10, last=moved)).claimed) == 1
 
     @pytest.mark.both_databases
-    async def test_a_claim_starts_at_its_old_position_unless_tenants_have_turns(
-        self, database: Database, runner: Runner
-    ) -> None:
+    async def test_a_claim_starts_at_its_old_position(self, database: Database, runner: Runner) -> None:
         first, *_ = await put_many(database, 4, queue="mail")
         await limit(database, "queue", "mail", concurrency="9")
         lane = Lane("mail", "work", 1)
@@ -274,8 +274,8 @@ class TestConcurrency:
         await runner.end(released, Release())
         after = lanes._replace(passed={lane: LanePosition(last.run_at, last.id)})
         assert tasks_of(await database.write(claim_limited, runner.who, after, runner.terms, 1)) == [first + 2]
-        await limit(database, "queue", "mail", per_tenant="5")
-        assert tasks_of(await database.write(claim_limited, runner.who, after, runner.terms, 1)) == [first]
+        await limit(database, "queue", "mail", per_tenant="5")  # for tasks without a tenant
+        assert tasks_of(await database.write(claim_limited, runner.who, after, runner.terms, 1)) == [first + 3]
 
     async def test_a_plain_claim_never_takes_from_a_limited_lane(self, database: Database, runner: Runner) -> None:
         await put_many(database, 3, queue="mail")
@@ -422,6 +422,89 @@ class TestTenants:
         first = await database.write(claim_limited, runner.who, lanes, runner.terms, 2)
         rest = await database.write(claim_limited, runner.who, lanes, runner.terms, 10)
         assert [[tenants[id] for id in tasks_of(each)] for each in (first, rest)] == [["bolt", "cube"], ["acme"]]
+
+    @pytest.mark.both_databases
+    @pytest.mark.parametrize("most", [1, 2, 100], ids="{} visits".format)
+    async def test_a_walk_from_positions_finds_the_same_tenants(
+        self, database: Database, runner: Runner, most: int
+    ) -> None:
+        """Those of known tenants from their positions on, and those of all others."""
+        await self.put(database, "b", "d", "f", "h", tasks=1)
+        lane = Lane("mail", "work", 1)
+        positions = TenantPositions(runner.start)
+        tour = await database.read(visit, lane, "", 100)
+        positions.meet([*tour.visits, Visit("c", True, tour.visits[0].first)], 0.0)
+        await limit(database, "queue", "mail", per_tenant="1")
+        for _ in range(2):
+            await take(runner, 2)
+        new = await self.put(database, "a", "e", "h", "i", "j", tasks=2)
+
+        async def met(after: str) -> list[str]:
+            met_tenants = list[str]()
+            while len(met_tenants) < 5:
+                tour = await database.read(visit, lane, after, most, None, positions)
+                met_tenants += [each.tenant for each in tour.visits]
+                positions.meet(tour.visits, 0.0)
+                assert all(each.first.id in new for each in tour.visits)
+                after = met_tenants[-1]
+            return met_tenants[:5]
+
+        assert await met("") == ["a", "e", "h", "i", "j"]
+        assert await met("e") == ["h", "i", "j", "a", "e"]
+        tour = await database.read(visit, lane, "e", 100, None, positions)
+        assert ([each.tenant for each in tour.visits], tour.complete) == (["h", "i", "j", "a", "e"], True)
+
+    @pytest.mark.both_databases
+    async def test_a_walk_visits_all_tenants_between_known_ones(self, database: Database, runner: Runner) -> None:
+        await self.put(database, "b", "f", tasks=1)
+        lane, positions = Lane("mail", "work", 1), TenantPositions(runner.start)
+        positions.meet((await database.read(visit, lane, "", 9)).visits, 0.0)
+        await self.put(database, "c", "d", "e", tasks=1)
+        for after, found in (("", "bcdef"), ("d", "efbcd")):
+            tour = await database.read(visit, lane, after, 9, None, positions)
+            assert ("".join(each.tenant for each in tour.visits), tour.complete) == (found, True)
+
+    @pytest.mark.both_databases
+    async def test_a_scheduled_task_hides_no_task_of_its_tenant(self, database: Database, runner: Runner) -> None:
+        await database.write(submit, NewTask("work", queue="mail", tenant="acme", delay=3600))
+        await limit(database, "queue", "mail", per_tenant="1")
+        lane, positions = Lane("mail", "work", 1), TenantPositions(runner.start)
+        tour = await database.read(visit, lane, "", 9)
+        assert [each.due for each in tour.visits] == [False]
+        positions.meet(tour.visits, 0.0)
+        assert positions.following("", 9, 99.0)[0].old > runner.start
+        (task,) = await self.put(database, "acme", tasks=1)
+        lanes = LimitedLanes([lane], runner.start, tenants={lane: positions})
+        assert tasks_of(await database.write(claim_limited, runner.who, lanes, runner.terms, 9)) == [task]
+
+    @on_postgresql
+    async def test_a_walk_past_known_tenants_without_tasks_takes_few_statements(
+        self, database: Database, runner: Runner, round_trips: Counter[str]
+    ) -> None:
+        await self.put(database, "a", "z", tasks=1)
+        lane, positions = Lane("mail", "work", 1), TenantPositions(runner.start)
+        first = (await database.read(visit, lane, "", 1)).visits[0].first
+        positions.meet([Visit(f"b{number:03}", True, first) for number in range(500)], 0.0)
+        round_trips.clear()
+        tour = await database.read(visit, lane, "b", 50, None, positions)
+        assert ([each.tenant for each in tour.visits], tour.complete) == (["z", "a"], True)
+        assert round_trips["all"] == 1 + 5 + 1, "the begin, 100 known tenants each, and the first ones"
+
+    @pytest.mark.both_databases
+    async def test_a_claim_starts_at_the_position_of_each_tenant(self, database: Database, runner: Runner) -> None:
+        first, second, other = await self.put(database, "acme", "acme", "bolt", tasks=1)
+        await limit(database, "queue", "mail", per_tenant="1")
+        lane, positions = Lane("mail", "work", 1), TenantPositions(runner.start)
+        lanes = LimitedLanes([lane], runner.start, tenants={lane: positions})
+        result = await database.write(claim_limited, runner.who, lanes, runner.terms, 9)
+        assert tasks_of(result) == [first, other]
+        positions.meet(result.visits[lane], 0.0)
+        positions.advance("acme", LanePosition(result.claimed[0].run_at, first), 9.0)
+        positions.following("", 9, 19.0)
+        for task in result.claimed:
+            await runner.end(task, Release())
+        result = await database.write(claim_limited, runner.who, lanes, runner.terms, 9)
+        assert tasks_of(result) == [second, other], "the task before the position waits for a survey"
 
     async def test_tasks_of_a_tenant_run_in_order(self, database: Database, runner: Runner) -> None:
         tenants = await self.put(database, "acme", "bolt")

@@ -12,7 +12,7 @@ from runner.db.database import Database
 from runner.db.types import EARLIEST
 from runner.model.outcome import Dead, Done, Failure, Outcome, Retry
 from runner.model.task import Claimed, NewTask
-from runner.policy.lanes import LanePosition
+from runner.policy.positions import LanePosition
 from runner.store.claim.plain import Claimant, HandlerDefaults, claim
 from runner.store.claim.survey import survey
 from runner.store.heartbeat import Identity, register

@@ -5,10 +5,13 @@ once, which PostgreSQL believes to have one row left, and those of which it also
 have left. SQLite has no statistics of empty tables, so these have one.
 """
 
+import asyncio
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, timedelta
+from itertools import count
 from typing import Any
 
 import psycopg
@@ -19,9 +22,10 @@ from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Retry
-from runner.model.task import OnDuplicate, State
+from runner.model.task import NewTask, OnDuplicate, State
 from runner.policy.claim_order import FreshOrder
-from runner.policy.lanes import Lane, LanePosition
+from runner.policy.lanes import Lane
+from runner.policy.positions import LanePosition, TenantPositions
 from runner.policy.retention import Retention
 from runner.policy.selection import TaskSelection, listed, mask
 from runner.policy.suspicion import Ask
@@ -425,6 +429,16 @@ async def test_an_old_snapshot_does_not_slow_claims_down(watched: tuple[Database
     assert last.pages <= 1.5 * first.pages + 50
 
 
+async def take(database: Database, runner: Runner, lanes: LimitedLanes) -> LimitedClaim:
+    """Claim and settle some tasks, and return the claim as if it had been some seconds ago."""
+    claim = await database.write(claim_limited, runner.who, lanes, runner.terms, 100)
+    assert len(claim.claimed) == 100
+    await database.write(settle_done, runner.id, [settlement(task) for task in claim.claimed])
+    last = settled(claim.last)
+    claim.last = {key: each._replace(locked_at=each.locked_at + LAG) for key, each in last.items()}
+    return claim
+
+
 @pytest.mark.slow
 @on_postgresql
 async def test_an_old_snapshot_does_not_slow_the_counts_of_limits_down(
@@ -437,24 +451,50 @@ async def test_an_old_snapshot_does_not_slow_the_counts_of_limits_down(
     lane = Lane("default", "work", 1)
     lanes = LimitedLanes([lane], runner.start, last={})
 
-    async def take() -> LimitedClaim:
-        """Claim and settle some tasks, and return the claim as if it had been some seconds ago."""
-        claim = await database.write(claim_limited, runner.who, lanes, runner.terms, 100)
-        await database.write(settle_done, runner.id, [settlement(task) for task in claim.claimed])
-        last = settled(claim.last)
-        claim.last = {key: each._replace(locked_at=each.locked_at + LAG) for key, each in last.items()}
-        return claim
-
     async with rival.reading() as old:
         await old.scalar(sa.select(sa.func.count()).select_from(database.tables.task))
         for _ in range(30):
-            claim = await take()
+            claim = await take(database, runner, lanes)
             last = claim.claimed[-1]
             lanes = lanes._replace(last=claim.last, passed={lane: LanePosition(last.run_at, last.id)})
         async with looking.seeing() as cost:
             assert await database.read(count_running, lane, lanes.last) == []
     assert "task_running" in cost.indexes
     assert cost.pages < 50
+
+
+@pytest.mark.slow
+@on_postgresql
+@pytest.mark.parametrize("waiting", [0, 4_000], ids="statistics that know {} waiting tasks".format)
+async def test_an_old_snapshot_does_not_slow_claims_by_tenant_down(
+    watched: tuple[Database, Watch], rival: Database, migrated_url: str, waiting: int
+) -> None:
+    database, looking = watched
+    if not waiting:
+        await asyncio.to_thread(analyse, migrated_url)
+    tenants = [f"tenant {number}" for number in range(20)]
+    await database.write(submit_many, [NewTask("work", queue="mail", tenant=each) for each in tenants] * 200)
+    if waiting:
+        await asyncio.to_thread(analyse, migrated_url)
+    await limit(database, "queue", "mail", per_tenant="1000")
+    runner = await Runner.enter(database)
+    lane, positions = Lane("mail", "work", 1), TenantPositions(runner.start)
+    lanes = LimitedLanes([lane], runner.start, with_tenants={lane}, tenants={lane: positions}, last={})
+    costs, now = list[Cost](), count(time.monotonic(), LAG)
+    async with rival.reading() as old:
+        await old.scalar(sa.select(sa.func.count()).select_from(database.tables.task))
+        for _ in range(35):
+            async with looking.seeing() as cost:
+                claim = await take(database, runner, lanes)
+            costs.append(cost)
+            lanes = lanes._replace(last=claim.last)
+            positions.meet(claim.visits[lane], next(now))
+            for task in claim.claimed:
+                positions.advance(task.tenant or "", LanePosition(task.run_at, task.id), next(now))
+    assert all("task_tenant" in cost.indexes and "task_ready" not in cost.indexes for cost in costs)
+    third, *_, last_cost = costs[2:]
+    assert last_cost.rows <= 1.2 * third.rows + 10
+    assert last_cost.pages <= 1.5 * third.pages + 50
 
 
 async def wait_for_others(database: Database, rows: int) -> None:

@@ -29,6 +29,7 @@ from runner.store.claim.look import claim_and_look
 from runner.store.claim.plain import claim, claim_suspect, first_due
 from runner.store.claim.running_count import LastCount
 from runner.store.claim.survey import pending, survey
+from runner.store.claim.tenants import visit
 from runner.store.complete import complete_steps
 from runner.store.dependencies.followers import release_followers
 from runner.store.dependencies.resolve import (
@@ -131,6 +132,7 @@ async def _claim(statements: Statements, runner: Runner) -> None:
     now = time.monotonic()
     last = settled({("queue", "mail"): LastCount(time.time(), now, now, frozenset((1,)))})
     await statements.of("count_from_the_last", count_running, of_mail, last)
+    await statements.of("visit_tenants", visit, of_mail, "", 9)
 
 
 async def _settle(statements: Statements, runner: Runner) -> None:

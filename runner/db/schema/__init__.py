@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from runner.db.schema import records
 from runner.db.schema import task as tasks
 from runner.db.schema.records import GONE, MINUTE_COUNTS, MINUTE_TIMES, NO_BIN
-from runner.db.schema.task import is_open, is_state, runs_with_order_key, state_literal
+from runner.db.schema.task import is_open, is_state, runs_with_order_key, state_literal, waits_with_tenant
 
 NAMING = {
     "ix": "%(table_name)s_%(column_0_N_name)s",
@@ -79,4 +79,5 @@ __all__ = [
     "runs_with_order_key",
     "state_literal",
     "tables",
+    "waits_with_tenant",
 ]

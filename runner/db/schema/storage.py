@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.schema import NO_BIN, Tables, partitions
-from runner.db.schema.task import is_state, runs_with_order_key, state_literal
+from runner.db.schema.task import is_state, runs_with_order_key, state_literal, waits_with_tenant
 from runner.model.task import State
 
 LIVE = {
@@ -70,7 +70,7 @@ def _index_live(table: sa.Table) -> None:
     lane = (task.queue, task.handler, task.priority, task.hosts, task.retried)
     _index(table, "ready", *lane, task.run_at, task.id, where=waiting)
     # The lanes again, tenant by tenant: only tasks with a tenant have an entry, so others do not pay for it.
-    _index(table, "tenant", *lane, task.tenant, task.run_at, task.id, where=waiting & task.tenant.is_not(None))
+    _index(table, "tenant", *lane, task.tenant, task.run_at, task.id, where=waits_with_tenant(task))
     # The few rescued tasks, which run apart from others.
     _index(table, "rescued", task.run_at, task.id, where=waiting & (task.rescues > sa.literal_column("0")))
     _index(table, "running", task.runner_id, task.claimed_at, where=running)

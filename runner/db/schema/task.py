@@ -49,6 +49,19 @@ def is_final_state(column: sa.ColumnElement[str], state: State) -> sa.ColumnElem
     return match if state is State.SUCCEEDED else match & (column != state_literal(State.SUCCEEDED))
 
 
+def waits_with_tenant(task: Any) -> Condition:
+    """The condition that a task with a tenant waits, in a form that only the index `tenant` has.
+
+    With `state = 'waiting'`, PostgreSQL may choose the index `ready`: while its statistics know few waiting tasks, it
+    reads and sorts all of them to find those of one tenant.
+
+    Args:
+        task: the columns of the live table.
+    """
+    waiting = state_literal(State.WAITING)
+    return sa.and_(task.state >= waiting, task.state <= waiting, task.tenant.is_not(None))
+
+
 def runs_with_order_key(task: Any) -> Condition:
     """The condition that a task with an order key runs, in a form that only the index `in_order` has.
 

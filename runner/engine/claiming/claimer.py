@@ -29,8 +29,9 @@ from runner.model.stuck_row import BlockingSession, RowFault, StuckCause
 from runner.model.task import Claimed
 from runner.own_code import fault_text, is_cancelled
 from runner.policy.claim_order import STRICT, ClaimOrder, WeightedOrder
-from runner.policy.lanes import Lane, LanePosition, Lanes, lane_of
+from runner.policy.lanes import Lane, Lanes, lane_of
 from runner.policy.own_class import OwnPolicy
+from runner.policy.positions import LanePosition
 from runner.policy.queue_shares import QueueShares
 from runner.policy.retry import BackOff, load_retry
 from runner.policy.selection import listed

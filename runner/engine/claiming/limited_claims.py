@@ -15,7 +15,8 @@ from runner.engine.slots import Slots
 from runner.errors import StoreError
 from runner.model.stuck_row import HeldLock
 from runner.model.task import Claimed
-from runner.policy.lanes import FULL, Lane, LanePosition, Lanes, lane_of
+from runner.policy.lanes import FULL, Lane, Lanes, lane_of
+from runner.policy.positions import LanePosition, TenantPositions
 from runner.policy.queue_shares import QueueShares
 from runner.policy.rate import MOST
 from runner.policy.suspicion import Ask
@@ -158,6 +159,8 @@ class LimitedClaims:
         patient, now = not self._lanes.positions, time.monotonic()
         self._with_tenants = {lane: until for lane, until in self._with_tenants.items() if until > now}
         without_others = self._with_tenants.keys()
+        if from_start:
+            schedule.tenants.clear()
         passed = {} if from_start else self._lanes.passed(lanes)
         request = LimitedLanes(
             lanes,
@@ -167,9 +170,11 @@ class LimitedClaims:
             without_others,
             self._counts,
             passed,
+            schedule.tenants,
             self._walks,
             self._last_counts(now, from_start=from_start),
         )
+        schedule.begin()
         result = await self._database.write(claim_limited, who, request, self._defaults, limit, starts)
         self._counts = result.counts
         if self._last is not None:
@@ -178,10 +183,24 @@ class LimitedClaims:
         await self._report_locked(self._pause_busy(lanes, result))
         self._with_tenants |= dict.fromkeys(result.with_tenants, now + LOOK_AGAIN)
         schedule.record(lanes, result.waits, result.empty, result.cursors, time.monotonic())
+        if not from_start:
+            self._record_tenants(result)
         in_order = [task for task in result.claimed if lane_of(task) not in result.cursors]  # turns leave tasks behind
-        self._lanes.advance(reached_by(in_order), time.monotonic())
+        reached = reached_by(in_order)
+        self._lanes.advance(reached, time.monotonic())
+        for lane in reached:
+            schedule.tenants.pop(lane, None)
         self._probes |= result.probes
         return result.claimed
+
+    def _record_tenants(self, result: LimitedClaim) -> None:
+        """Record the positions that a claim has passed, by tenant."""
+        now, tenants = time.monotonic(), self._lanes.limited.tenants
+        for lane, visits in result.visits.items():
+            tenants.setdefault(lane, TenantPositions(self._lanes.start)).meet(visits, now)
+        for task in result.claimed:
+            if task.tenant is not None and (positions := tenants.get(lane_of(task))) is not None:
+                positions.advance(task.tenant, LanePosition(task.run_at, task.id), now)
 
     def _last_counts(self, now: float, *, from_start: bool) -> Mapping[Key, LastCount] | None:
         """The counts from which the next claim continues; see RunningCount."""

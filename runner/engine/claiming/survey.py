@@ -2,14 +2,18 @@
 
 import logging
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from runner.db.database import Database
 from runner.engine.claiming.scans import ScanScope
-from runner.policy.lanes import Head, Lanes
+from runner.policy.lanes import Head, Lane, Lanes
 from runner.policy.polling import OrderKeyWatch, Pace
+from runner.policy.positions import FIRST_ID, LanePosition, Visit
 from runner.store.claim.look import prepare_look
 from runner.store.claim.plain import Claimant, prepare_claims
 from runner.store.claim.survey import DENSE, MANY, survey
+from runner.store.claim.tenants import MOST_VISITS, visit
 from runner.text.sanitize import one_line
 
 log = logging.getLogger("runner.claim")
@@ -65,7 +69,30 @@ class LaneSurvey:
 
     async def beside(self) -> float | None:
         """Read the lanes while claims go on, and add those that are due; return the seconds until another one is."""
-        return self._lanes.find(await self._read(), self._database.dialect.position)
+        position, tenants = self._database.dialect.position, self._lanes.limited.tenants
+        with self._timed():
+            heads = await self._read()
+            firsts = {head.lane: LanePosition(position(head.run_at), FIRST_ID) for head in heads if head.wait <= 0}
+            visits = {lane: await self._visits(lane, tenants[lane].cursor) for lane in firsts if lane in tenants}
+        next_due, now = self._lanes.find(heads, position), time.monotonic()
+        for lane, some in visits.items():
+            if lane in tenants:
+                tenants[lane].meet(some, now)
+                tenants[lane].cursor = some[-1].tenant if len(some) == MOST_VISITS else ""
+            self._lanes.advance({lane: firsts[lane]}, now)  # for tasks without a tenant
+        return next_due
+
+    async def _visits(self, lane: Lane, after: str) -> Sequence[Visit]:
+        """The tenants of a lane, from their first entries."""
+        return (await self._database.read(visit, lane, after, MOST_VISITS)).visits
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.pace.record(started, time.monotonic())
 
     async def run(self, claimant: Claimant) -> None:
         """Read the lanes of a runner."""
@@ -75,7 +102,8 @@ class LaneSurvey:
             if self._database.dialect.writing_ctes:
                 await self._database.read(prepare_look, who)
             self._is_prepared = True
-        heads = await self._read()
+        with self._timed():
+            heads = await self._read()
         due = (head for head in heads if head.wait <= 0 and not head.paused)
         self.order_keys.record_survey(has_heads=any(head.has_order_key for head in due))
         self._lanes.survey(heads, self._database.dialect.position if self._was_long else None)
@@ -83,12 +111,9 @@ class LaneSurvey:
             self._scope.record_due(self._lanes.heads)
 
     async def _read(self) -> list[Head]:
-        started, dense = time.monotonic(), DENSE if self._is_cut else 0
+        dense = DENSE if self._is_cut else 0
         self._skipped, self._skip = self._skip, 0
-        try:
-            heads = await self._database.read(survey, self._scope.survey(MANY, self._skipped, dense))
-        finally:
-            self.pace.record(started, time.monotonic())
+        heads = await self._database.read(survey, self._scope.survey(MANY, self._skipped, dense))
         self._found, self._is_cut = len(heads), len(heads) == MANY
         self._report_refused(heads)
         return heads

@@ -24,7 +24,8 @@ from runner.model.task import Claimed
 from runner.policy.breaker import Probe
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import STRICT, ClaimOrder
-from runner.policy.lanes import Lane, LanePosition
+from runner.policy.lanes import Lane
+from runner.policy.positions import LanePosition, TenantPositions, Visit
 from runner.policy.suspicion import Ask
 from runner.store.claim.ledger import Ledger, charge, hold
 from runner.store.claim.plain import (
@@ -78,7 +79,8 @@ class LimitedLanes(NamedTuple):
         patient: if other claims hold all limits, wait for them for a moment; see `hold`.
         with_tenants: lanes in which a recent claim found no task without a tenant: look for these last.
         counts: False if the last claim used no limit that counts running tasks.
-        passed: the positions that replace `start` in lanes without a limit per tenant.
+        passed: the positions that replace `start`, in lanes with a limit per tenant for tasks without a tenant.
+        tenants: the positions by tenant, by lane; without them, a claim reads each tenant from its first entry.
         walks: the maximum number of tenants to visit in the round trip that locks the limits, by lane; from the
             claims before.
         last: the last counts of the running tasks, from which to continue; None to count all of them.
@@ -91,6 +93,7 @@ class LimitedLanes(NamedTuple):
     with_tenants: Collection[Lane] = frozenset()
     counts: bool = True
     passed: Mapping[Lane, LanePosition] = {}
+    tenants: Mapping[Lane, TenantPositions] = {}
     walks: Mapping[Lane, int] = {}
     last: Mapping[Key, LastCount] | None = None
 
@@ -106,6 +109,7 @@ class LimitedClaim:
         probes: the round of probes of each claimed task that probes for an open breaker, by task id.
         with_tenants: the lanes that have no due task without a tenant.
         counts: True if a limit counted running tasks.
+        visits: the first waiting task of each tenant that the claim visited, by lane.
         walks: the maximum number of tenants that the next claim should visit, by lane; only of a server.
         last: the counts of the running tasks from which the next claim may continue.
     """
@@ -117,6 +121,7 @@ class LimitedClaim:
     probes: dict[int, Probe] = field(default_factory=dict)
     with_tenants: set[Lane] = field(default_factory=set)
     counts: bool = True
+    visits: dict[Lane, Sequence[Visit]] = field(default_factory=dict)
     walks: dict[Lane, int] = field(default_factory=dict)
     last: Mapping[Key, LastCount] = field(default_factory=dict)
 
@@ -139,7 +144,9 @@ async def claim_limited(
     """
     values = claim_values(who, limit, starts=starts)
     walks = [
-        TenantWalk(lane, lanes.cursors.get(lane, ""), most) for lane in lanes.lanes if (most := lanes.walks.get(lane))
+        TenantWalk.of(lane, lanes.cursors.get(lane, ""), most, lanes.tenants.get(lane))
+        for lane in lanes.lanes
+        if (most := lanes.walks.get(lane))
     ]
     steps = [walk.step(tx) for walk in walks]
     ledger, rows = await hold(tx, lanes.lanes, lanes.patient, lanes.counts, steps, lanes.last)
@@ -251,7 +258,7 @@ class _Claim:
         claimed: list[Claimed] = []
         has_committed = bool(parts) and lane == self.commits_with and self.tx.commit_next()
         if parts:
-            claimed = await self._run("tenants", [lane], number, share_parameters(self.tx, parts))
+            claimed = await self._run("tenants", [lane], number, share_parameters(self.tx, parts, tour.visits))
         if not claimed and others_last and not has_committed:
             claimed = await self._from_others(lane, number)
         if not claimed:
@@ -259,14 +266,15 @@ class _Claim:
             self._stop(lane, complete=complete, is_full=not full.isdisjoint(due))
         turns = list(parts) or [each.tenant for each in tour.visits]
         ends = tour.complete and (len(parts) < number or (has_committed and not claimed))
-        self.result.cursors[lane] = None if ends else turns[-1]
+        self.result.cursors[lane] = None if ends or not turns else turns[-1]
 
     async def _tour(self, lane: Lane, after: str, number: int) -> TenantRound:
         """Visit the tenants of a lane, at least a number of them with due tasks if there are so many."""
         if only := self.values.get("selected_only"):
-            return await tenants_of(self.tx, only)
+            return await tenants_of(self.tx, only, self.lanes.start)
         most = min(number + SPARE_VISITS, MOST_VISITS)
-        tour = await visit(self.tx, lane, after, most, self.walks.get(lane))
+        tour = await visit(self.tx, lane, after, most, self.walks.get(lane), self.lanes.tenants.get(lane))
+        self.result.visits[lane] = tour.visits
         if self.tx.dialect.is_server:
             self.result.walks[lane] = min(len(tour.visits) + SPARE_VISITS, most)
         return tour
@@ -292,7 +300,7 @@ class _Claim:
 
     async def _run(self, among: str, lanes: Sequence[Lane], limit: int, more: dict[str, Any] | None = None) -> Any:
         prepared = _prepared(self.tx.tables, self.tx.driver, among, self.order, self.selection)
-        passed = self.lanes.passed if among in ("lane", "lanes") else {}  # turns of tenants leave tasks behind
+        passed = self.lanes.passed if among != "tenants" else {}  # these have a position each
         values = self.values | self.lane_parameters(lanes, passed) | (more or {}) | {"limit": limit}
         only = None if among == "lanes" else lanes[0]
         claimed = claimed_tasks(await self.tx.run(prepared, values), self.order, lanes, only)

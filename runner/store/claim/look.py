@@ -15,7 +15,8 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_now, seconds_until
 from runner.model.task import Claimed, State
 from runner.policy.claim_order import ClaimOrder
-from runner.policy.lanes import Lane, LanePosition
+from runner.policy.lanes import Lane
+from runner.policy.positions import LanePosition
 from runner.store.claim.plain import (
     OF_ROW,
     Claimant,

@@ -29,7 +29,8 @@ from runner.model.task import MOVES, Claimed
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import STRICT, ClaimOrder
 from runner.policy.claim_policy import CLAIM_POLICY
-from runner.policy.lanes import Lane, LanePosition
+from runner.policy.lanes import Lane
+from runner.policy.positions import LanePosition
 from runner.policy.selection import ANY, TaskSelection
 from runner.policy.suspicion import Ask
 

@@ -2,25 +2,28 @@
 
 A claim walks the index `tenant` from tenant to tenant, one look-up each, and begins after the last tenant that had a
 turn. It visits as many tenants as it has room for, and the full ones between them: its cost grows neither with the
-number of tenants nor with their tasks. Tasks without a tenant have a turn at the start of each round.
+number of tenants nor with their tasks. Only while surveys are slow, it looks up known tenants without a task too. Tasks
+without a tenant have a turn at the start of each round.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect, row_address
-from runner.db.schema import Tables, is_state
+from runner.db.needs import Needs, needs
+from runner.db.schema import Tables, waits_with_tenant
 from runner.db.statement import Prepared, Step
 from runner.db.transaction import Transaction
-from runner.db.types import ctid, db_now, is_listed
-from runner.model.task import State
+from runner.db.types import PositionTime, ctid, db_now, from_position, is_listed, to_position
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.lanes import Lane
+from runner.policy.positions import KnownTenant, LanePosition, TenantPositions, Visit
 from runner.store.claim.plain import LIMIT, due_tasks
 
 MOST_VISITS = 2_000
@@ -29,15 +32,15 @@ MOST_VISITS = 2_000
 SPARE_VISITS = 64
 """Visits beyond the room, for tenants whose tasks are not due."""
 
+AFTER_ALL = chr(0x10FFFF) * 201
+"""A text after the name of every tenant, which has at most 200 characters."""
+
 BEYOND = 100
 """Tasks to read beyond the room when looking for tasks without a tenant."""
 
-
-class Visit(NamedTuple):
-    """A tenant with waiting tasks in a lane, and whether the first of them is due."""
-
-    tenant: str
-    due: bool
+GAP_COLUMNS: dict[str, Any] = {"lower": sa.Text, "upper": sa.Text}
+KNOWN_COLUMNS: dict[str, Any] = {"tenant": sa.Text, "since": PositionTime, "since_id": sa.BigInteger}
+SHARE_COLUMNS: dict[str, Any] = KNOWN_COLUMNS | {"tasks": sa.Integer}
 
 
 class TenantRound(NamedTuple):
@@ -53,60 +56,100 @@ class TenantRound(NamedTuple):
 
 
 class TenantWalk(NamedTuple):
-    """A walk from the tenant after `after` to the last one of a lane.
+    """A walk from the tenant after `after` towards the last one of a lane, in one statement.
 
     Args:
         lane: the lane.
-        most: maximum number of tenants to visit.
+        after: the tenant before the walk; empty to begin with the first one.
+        most: maximum number of tenants to visit besides the known ones.
+        known: the known tenants that follow it, each with the position after which its search begins. Other tenants are
+            read from their first entry.
+        last: the tenant from which the next walk goes on; None if this one goes to the end of the lane.
         visits: the visited tenants; None before the walk.
     """
 
     lane: Lane
     after: str
     most: int
+    known: Sequence[KnownTenant] = ()
+    last: str | None = None
     visits: Sequence[Visit] | None = None
+
+    @classmethod
+    def of(cls, lane: Lane, after: str, most: int, positions: TenantPositions | None) -> "TenantWalk":
+        """A walk that continues from positions, if there are any: from those of at most twice as many known tenants."""
+        known = [] if positions is None else positions.following(after, 2 * most, time.monotonic())
+        goes_on = positions is not None and bool(known) and positions.has_after(known[-1].tenant)
+        return cls(lane, after, most, known, known[-1].tenant if goes_on else None)
 
     def step(self, tx: Transaction) -> Step:
         """The statement of the walk; `with_rows` takes its rows."""
-        parameters = self.lane._asdict() | {"after": self.after, "visits": self.most}
-        return Step(_visiting(tx.tables, tx.driver), parameters)
+        bounds = [self.after, *(each.tenant for each in self.known)]
+        if self.last is None:
+            bounds.append(AFTER_ALL)
+        gaps = tx.dialect.row_parameters("gap", GAP_COLUMNS, pairwise(bounds))
+        known = tx.dialect.row_parameters("known", KNOWN_COLUMNS, [(each.tenant, *each.old) for each in self.known])
+        return Step(_visiting(tx.tables, tx.driver), self.lane._asdict() | gaps | known | {"visits": self.most})
 
     def with_rows(self, rows: Sequence[Any]) -> "TenantWalk":
         """The walk with the rows of its statement."""
-        return self._replace(visits=[Visit(tenant, bool(due)) for tenant, due in rows])
+        return self._replace(visits=sorted(Visit(row[0], bool(row[1]), LanePosition(*row[2:])) for row in rows))
 
     def reaches(self, most: int) -> bool:
         """True if a walk of `most` visits would find no more tenants."""
         return self.visits is not None and (len(self.visits) < self.most or self.most >= most)
 
 
-async def visit(tx: Transaction, lane: Lane, after: str, most: int, walk: TenantWalk | None = None) -> TenantRound:
+@needs(Needs.PREPARED)
+async def visit(
+    tx: Transaction,
+    lane: Lane,
+    after: str,
+    most: int,
+    walk: TenantWalk | None = None,
+    positions: TenantPositions | None = None,
+) -> TenantRound:
     """Walk from tenant to tenant, from the one after `after` to the last one, and on from the first one.
 
     Args:
-        tx: an open transaction; at most two statements are executed.
+        tx: an open transaction; two statements are executed at most, and one more for each 2 * most known tenants.
         after: the last tenant that had a turn; empty to begin with the first one.
         most: maximum number of tenants to visit.
         walk: a walk that this transaction has made; used if it is from `after` and goes far enough.
+        positions: the positions from which to continue; None to read each tenant from its first entry.
     """
-    if walk is None or walk.after != after or not walk.reaches(most):
-        walk = await _walked(tx, TenantWalk(lane, after, most))
-    visits = list(walk.visits or ())[:most]
+    usable = walk if walk is not None and walk.after == after and walk.reaches(most) else None
+    visits = await _visits(tx, usable or TenantWalk.of(lane, after, most, positions), positions, most)
     if after and len(visits) < most:
-        wrapped = await _walked(tx, TenantWalk(lane, "", most - len(visits)))
-        visits += [each for each in wrapped.visits or () if each.tenant <= after]
-    return TenantRound(visits, len(visits) < most)
+        rest = TenantWalk.of(lane, "", most, positions)
+        visits += await _visits(tx, rest, positions, most - len(visits), until=after)
+    return TenantRound(visits[:most], len(visits) < most)
 
 
-async def tenants_of(tx: Transaction, only: str) -> TenantRound:
+async def _visits(
+    tx: Transaction, walk: TenantWalk, positions: TenantPositions | None, most: int, until: str = AFTER_ALL
+) -> list[Visit]:
+    """The tenants of a walk up to `until`, and those of the walks that go on from it until it has enough of them."""
+    visits = list[Visit]()
+    while True:
+        if walk.visits is None:
+            walk = walk.with_rows(await tx.run(*walk.step(tx)))
+        visits += [each for each in walk.visits or () if each.tenant <= until]
+        if walk.last is None or walk.last >= until or len(visits) >= most:
+            return visits
+        walk = TenantWalk.of(walk.lane, walk.last, walk.most, positions)
+
+
+async def tenants_of(tx: Transaction, only: str, start: LanePosition) -> TenantRound:
     """Return the tenants of the only tasks of a claim, in place of a visit.
 
     Args:
         tx: an open transaction; one statement is executed.
         only: the ids of the tasks; see runner.policy.selection.
+        start: the position before every task.
     """
     rows = await tx.run(_tenants_of(tx.tables, tx.driver), {"ids": only})
-    return TenantRound([Visit(row[0], True) for row in rows], True)
+    return TenantRound([Visit(row[0], True, start) for row in rows], True)
 
 
 @lru_cache
@@ -114,10 +157,6 @@ def _tenants_of(tables: Tables, driver: sa.Dialect) -> Prepared:
     task = tables.task.c
     named = is_listed(task.id, sa.bindparam("ids", type_=sa.Text)) & task.tenant.is_not(None)
     return Prepared(sa.select(task.tenant).where(named).distinct(), driver)
-
-
-async def _walked(tx: Transaction, walk: TenantWalk) -> TenantWalk:
-    return walk.with_rows(await tx.run(*walk.step(tx)))
 
 
 def shares(tenants: Sequence[str], room: Callable[[str], int], limit: int) -> dict[str, int]:
@@ -138,49 +177,61 @@ def shares(tenants: Sequence[str], room: Callable[[str], int], limit: int) -> di
     return {tenant: number for tenant, number in result.items() if number}
 
 
-def share_parameters(tx: Transaction, parts: Mapping[str, int]) -> dict[str, Any]:
-    """The parameters of a claim from tenants: the shares, and the largest of them."""
-    largest = {"largest": max(parts.values())}
-    return tx.dialect.parameters("share", {"tenant": list(parts), "tasks": list(parts.values())}) | largest
+def share_parameters(tx: Transaction, parts: Mapping[str, int], visits: Sequence[Visit]) -> dict[str, Any]:
+    """The parameters of a claim from tenants: the share and the first task of each, and the largest share."""
+    first = {visit.tenant: visit.first for visit in visits}
+    rows = [(tenant, *first[tenant], tasks) for tenant, tasks in parts.items()]
+    return tx.dialect.row_parameters("share", SHARE_COLUMNS, rows) | {"largest": max(parts.values())}
 
 
 @lru_cache
 def _visiting(tables: Tables, driver: sa.Dialect) -> Prepared:
-    """The walk from tenant to tenant: one search of the index for each."""
-    dialect = DIALECTS[driver.name]
-    start = sa.select(sa.bindparam("after", type_=sa.Text).label("tenant")).subquery("start")
-    walk = _next_tenant(tables, dialect, start).cte("walk", recursive=True)
-    walk = walk.union_all(_next_tenant(tables, dialect, walk))
-    visits = sa.bindparam("visits", type_=sa.Integer)
-    return Prepared(sa.select(walk.c.tenant, walk.c.run_at <= db_now()).limit(visits), driver)
+    """The walk from tenant to tenant: one search of the index for each, and for each known one and each gap."""
+    dialect, row = DIALECTS[driver.name], tables.task.alias("beyond")
+    task = row.c
+    gap, known = dialect.rows("gap", GAP_COLUMNS), dialect.rows("known", KNOWN_COLUMNS)
+
+    def following(last: sa.FromClause) -> sa.Select[Any]:
+        # As expressions: SQLite would not use the index for a comparison of two columns.
+        lower, upper = (sa.func.coalesce(last.c[name], "") for name in GAP_COLUMNS)
+        found = _first_waiting(tables, dialect, last, row, task.tenant > lower, task.tenant < upper)
+        return found.add_columns(found.selected_columns["tenant"].label("lower"), last.c.upper)
+
+    walk = following(gap).cte("walk", recursive=True)
+    walk = walk.union_all(following(walk))
+    others = sa.select(walk.c.tenant, walk.c.run_at, walk.c.id).limit(sa.bindparam("visits", type_=sa.Integer))
+    after = CLAIM_POLICY.order.position(task) > sa.tuple_(from_position(known.c.since), known.c.since_id)
+    own = _first_waiting(tables, dialect, known, row, task.tenant == known.c.tenant, after)
+    visits = sa.union_all(sa.select(others.subquery("others")), own).subquery("visits").c
+    # A task of the future is no position: others may come before it.
+    reached = sa.case((visits.run_at <= db_now(), visits.run_at), else_=db_now())
+    return Prepared(sa.select(visits.tenant, visits.run_at <= db_now(), to_position(reached), visits.id), driver)
 
 
-def _next_tenant(tables: Tables, dialect: Dialect, last: sa.FromClause) -> sa.Select[Any]:
-    row = tables.task.alias("beyond")
+def _first_waiting(
+    tables: Tables, dialect: Dialect, outer: sa.FromClause, row: sa.FromClause, *conditions: sa.ColumnElement[bool]
+) -> sa.Select[Any]:
+    """The first waiting task of the lane, by tenant and time, for each outer row."""
     task = row.c
     lane = [task[name] == sa.bindparam(name, type_=task[name].type) for name in Lane._fields]
-    # As an expression: SQLite would not use the index for a comparison of two columns.
-    beyond = task.tenant > sa.func.coalesce(last.c.tenant, "")
     order = (task.tenant, task.run_at, task.id)
-    one = sa.select(*order).where(is_state(task.state, State.WAITING), *lane, task.tenant.is_not(None), beyond)
-    one = one.order_by(*(task[name] for name in Lane._fields), *order).limit(sa.literal_column("1")).correlate(last)
-    source, match = dialect.first_of_each(last, one, tables.task)
-    return sa.select(match.tenant, match.run_at).select_from(source)
+    one = sa.select(*order).where(waits_with_tenant(task), *lane, *conditions)
+    one = one.order_by(*(task[name] for name in Lane._fields), *order).limit(sa.literal_column("1")).correlate(outer)
+    source, match = dialect.first_of_each(outer, one, tables.task)
+    return sa.select(match.tenant, match.run_at, match.id).select_from(source)
 
 
 def of_tenants(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
     """The first tasks of each tenant, as many as its share."""
-    share = dialect.rows("share", {"tenant": sa.Text, "tasks": sa.Integer})
+    share = dialect.rows("share", SHARE_COLUMNS)
     row = scope.tables.task.alias("due")
-    task = row.c
-    # A range and an order by the tenant: the index `ready` has neither, so that no plan uses it.
-    same = (task.tenant >= share.c.tenant, task.tenant <= share.c.tenant, task.tenant.is_not(None))
-    within = CLAIM_POLICY.order.within_lane(task)
-    due = due_tasks(scope, row, lane).where(*same).order_by(None).order_by(task.tenant, *within)
+    start = CLAIM_POLICY.order.position(row.c) >= sa.tuple_(from_position(share.c.since), share.c.since_id)
+    due = CLAIM_POLICY.walk(row, lane.c, scope._replace(by_tenant=True), start).correlate(lane)
+    due = due.where(row.c.tenant == share.c.tenant)
     source = lane.join(share, sa.true())
     if dialect.row_locks:
-        first = due.with_only_columns(ctid(row)).limit(share.c.tasks).with_for_update(skip_locked=True)
-        locked = first.correlate(lane, share).lateral("locked")
+        some = due.with_only_columns(ctid(row)).limit(share.c.tasks).with_for_update(skip_locked=True)
+        locked = some.correlate(lane, share).lateral("locked")
         return sa.select(locked.c.ctid).select_from(source.join(locked, sa.true()))
     # SQLite limits all tenants alike: to as many tasks as the largest share has, and not to those of the whole claim.
     largest = sa.bindparam("largest", type_=sa.Integer)

@@ -99,12 +99,9 @@ def _task(op: Operations) -> None:
     op.set_storage("task", STORAGE)
     lane = ("queue", "handler", "priority", "hosts", "retried")
     op.create_index("task", "ready", *lane, "run_at", "id", where="state = 'waiting'")
-    op.create_index(
-        "task",
-        "tenant",
-        *(*lane, "tenant", "run_at", "id"),
-        where="state = 'waiting' AND tenant IS NOT NULL",
-    )
+    # In this form, the index `ready` does not fit the search for the tasks of a tenant.
+    waiting = "state >= 'waiting' AND state <= 'waiting' AND tenant IS NOT NULL"
+    op.create_index("task", "tenant", *lane, "tenant", "run_at", "id", where=waiting)
     op.create_index("task", "rescued", "run_at", "id", where="state = 'waiting' AND rescues > 0")
     op.create_index("task", "running", "runner_id", "claimed_at", where="state = 'running'")
     op.create_index("task", "blocked", "id", where="state = 'blocked'")
