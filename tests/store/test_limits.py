@@ -26,7 +26,7 @@ from runner.store.claim import running_count
 from runner.store.claim.ledger import charge, hold
 from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
 from runner.store.claim.plain import claim
-from runner.store.claim.running_count import Key, LastCount, RunningCount
+from runner.store.claim.running_count import LastCount, LimitName, RunningCount
 from runner.store.claim.tenants import visit
 from runner.store.submit import submit, submit_many
 from tests.conftest import on_postgresql
@@ -57,14 +57,14 @@ async def _age(database: Database, seconds: int) -> None:
     await change(database, sa.update(task).where(running).values(claimed_at=db_later(db_now(), -seconds)))
 
 
-async def count_running(tx: Transaction, lane: Lane, last: Mapping[Key, LastCount] | None) -> list[Any]:
+async def count_running(tx: Transaction, lane: Lane, last: Mapping[LimitName, LastCount] | None) -> list[Any]:
     """The rows of the count of a claim from a lane."""
     names = tx.dialect.parameters("queues", {"name": [lane.queue]})
     names |= tx.dialect.parameters("handlers", {"name": [lane.handler]})
     return list(await tx.run(*RunningCount(tx, names, [lane], last).step))
 
 
-def settled(last: Mapping[Key, LastCount]) -> dict[Key, LastCount]:
+def settled(last: Mapping[LimitName, LastCount]) -> dict[LimitName, LastCount]:
     """Some counts as if they had begun a minute earlier, so that the next one continues from them."""
     return {key: each._replace(begun_at=each.begun_at - 60) for key, each in last.items()}
 
@@ -73,7 +73,7 @@ async def take(
     runner: Runner,
     number: int = 100,
     walks: Mapping[Lane, int] = {},
-    last: Mapping[Key, LastCount] | None = None,
+    last: Mapping[LimitName, LastCount] | None = None,
 ) -> LimitedClaim:
     """Claim from the limited lanes after a new survey."""
     await runner.survey()

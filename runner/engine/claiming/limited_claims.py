@@ -22,7 +22,7 @@ from runner.policy.rate import MOST
 from runner.policy.suspicion import Ask
 from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
 from runner.store.claim.plain import Claimant, HandlerDefaults
-from runner.store.claim.running_count import Key, LastCount
+from runner.store.claim.running_count import LastCount, LimitName
 from runner.text.sanitize import one_line
 from runner.text.stuck_row import lock_text
 
@@ -115,7 +115,7 @@ class LimitedClaims:
         """False if the last claim used no limit that counts running tasks."""
         self._walks: dict[Lane, int] = {}
         """The maximum number of tenants to visit in the first round trip of a claim, by lane."""
-        self._last: dict[Key, LastCount] | None = None
+        self._last: dict[LimitName, LastCount] | None = None
         """The last counts of the running tasks by limit, while surveys are slow; None to count all of them."""
         self._count_at = 0.0
         """When to count all of them again, in monotonic seconds."""
@@ -202,7 +202,7 @@ class LimitedClaims:
             if task.tenant is not None and (positions := tenants.get(lane_of(task))) is not None:
                 positions.advance(task.tenant, LanePosition(task.run_at, task.id), now)
 
-    def _last_counts(self, now: float, *, from_start: bool) -> Mapping[Key, LastCount] | None:
+    def _last_counts(self, now: float, *, from_start: bool) -> Mapping[LimitName, LastCount] | None:
         """The counts from which the next claim continues; see RunningCount."""
         if from_start:
             self._last = None

@@ -20,7 +20,7 @@ from runner.policy.claim_policy import LIMITED
 from runner.policy.lanes import Lane
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits, retry_in, room
 from runner.policy.rate import MOST
-from runner.store.claim.running_count import Key, LastCount, RunningCount, by_tenant, keys
+from runner.store.claim.running_count import LastCount, LimitName, RunningCount, by_tenant, limits_of
 
 COLUMNS = (*UNLIMITED.columns, "rate_spent")
 
@@ -50,24 +50,27 @@ class Ledger:
     """
 
     def __init__(
-        self, usages: Mapping[Key, LimitUsage], busy: frozenset[Key], last: Mapping[Key, LastCount] = {}
+        self,
+        usages: Mapping[LimitName, LimitUsage],
+        busy: frozenset[LimitName],
+        last: Mapping[LimitName, LastCount] = {},
     ) -> None:
         self.usages, self.last = usages, last
         self._busy = busy
-        self.starts: Counter[Key] = Counter()
+        self.starts: Counter[LimitName] = Counter()
         self._running = {key: Counter(usage.running) for key, usage in usages.items()}
 
     def is_busy(self, lane: Lane) -> bool:
         """True if another claim holds a limit of a lane."""
-        return not self._busy.isdisjoint(keys(lane))
+        return not self._busy.isdisjoint(limits_of(lane))
 
-    def room_of(self, key: Key) -> int:
+    def room_of(self, key: LimitName) -> int:
         """The number of tasks of a queue or a handler that may start now."""
         return max(0, room(self.usages[key]) - self.starts[key]) if key in self.usages else MOST
 
     def room(self, lane: Lane) -> int:
         """The number of tasks of a lane that may start now."""
-        return min(self.room_of(key) for key in keys(lane))
+        return min(self.room_of(key) for key in limits_of(lane))
 
     @property
     def may_charge(self) -> bool:
@@ -88,7 +91,7 @@ class Ledger:
         return {tenant for most, running in per_tenant for tenant in running if tenant and running[tenant] >= most}
 
     def _per_tenant(self, lane: Lane) -> list[tuple[int, Mapping[str, int]]]:
-        usages = [(self._running[key], self.usages[key]) for key in keys(lane) if key in self.usages]
+        usages = [(self._running[key], self.usages[key]) for key in limits_of(lane) if key in self.usages]
         return [(most, running) for running, usage in usages if (most := usage.limits.per_tenant) is not None]
 
     def count(self, claimed: Sequence[Claimed]) -> None:
@@ -107,7 +110,7 @@ class Ledger:
 
     def wait(self, lane: Lane) -> float | None:
         """Seconds until a lane without room may have some; None if it has room."""
-        full = [key for key in keys(lane) if key in self.usages and not self.room_of(key)]
+        full = [key for key in limits_of(lane) if key in self.usages and not self.room_of(key)]
         return max((retry_in(_after(self.usages[key], self.starts[key])) for key in full), default=None)
 
 
@@ -125,7 +128,7 @@ async def hold(
     patient: bool = False,
     counts: bool = True,
     further: Sequence[Step] = (),
-    last: Mapping[Key, LastCount] | None = None,
+    last: Mapping[LimitName, LastCount] | None = None,
 ) -> tuple[Ledger, list[list[Any]]]:
     """Lock the limits of some lanes that no other claim holds, and count the running tasks under them.
 
@@ -155,8 +158,8 @@ async def hold(
         # Once more, although they are locked: the time of a rate is that of the statement.
         first = both
         answers = await tx.run_all([*first, *further])
-    (rows, *counted), further_rows = answers[: len(first)], answers[len(first) :]
-    usages: dict[Key, LimitUsage] = {}
+    (rows, *answer), further_rows = answers[: len(first)], answers[len(first) :]
+    usages: dict[LimitName, LimitUsage] = {}
     for kind, name, at, _, *columns, _ in (row for row in rows if row[3]):
         row: dict[str, Any] = dict(zip((*COLUMNS, *BREAKER_COLUMNS, "probe_in"), columns, strict=True))
         # These rows are in the form of the driver.
@@ -166,10 +169,10 @@ async def hold(
     busy = frozenset((row[0], row[1]) for row in rows if not row[3])
     if not any(usage.limits.counts_running for usage in usages.values()):
         return Ledger(usages, busy), further_rows
-    held = {key: usage.at for key, usage in usages.items()}
-    running = await count.rows(counted[0] if counted else None, held)
+    lock_times = {key: usage.at for key, usage in usages.items()}
+    running = await count.rows(answer[0] if answer else None, lock_times)
     usages = {key: replace(usage, running=by_tenant(key, running)) for key, usage in usages.items()}
-    return Ledger(usages, busy, count.remembered(running, held)), further_rows
+    return Ledger(usages, busy, count.last_counts(running, lock_times)), further_rows
 
 
 def kept_tokens(registry: sa.Table, limits: Mapping[str, Any]) -> sa.ColumnElement[Any]:

@@ -45,7 +45,7 @@ from runner.store.claim.plain import (
     open_lanes,
     returned,
 )
-from runner.store.claim.running_count import Key, LastCount, keys
+from runner.store.claim.running_count import LastCount, LimitName, limits_of
 from runner.store.claim.tenants import (
     MOST_VISITS,
     SPARE_VISITS,
@@ -95,7 +95,7 @@ class LimitedLanes(NamedTuple):
     passed: Mapping[Lane, LanePosition] = {}
     tenants: Mapping[Lane, TenantPositions] = {}
     walks: Mapping[Lane, int] = {}
-    last: Mapping[Key, LastCount] | None = None
+    last: Mapping[LimitName, LastCount] | None = None
 
 
 @dataclass
@@ -123,7 +123,7 @@ class LimitedClaim:
     counts: bool = True
     visits: dict[Lane, Sequence[Visit]] = field(default_factory=dict)
     walks: dict[Lane, int] = field(default_factory=dict)
-    last: Mapping[Key, LastCount] = field(default_factory=dict)
+    last: Mapping[LimitName, LastCount] = field(default_factory=dict)
 
 
 @needs(Needs.PREPARED_TRANSACTION)
@@ -314,8 +314,8 @@ class _Claim:
         rows = []
         for number, lane in enumerate(lanes):
             start = passed.get(lane, self.lanes.start)
-            flags = (key in self.ledger.usages for key in keys(lane))
-            rooms = (self.ledger.room_of(key) for key in keys(lane))
+            flags = (key in self.ledger.usages for key in limits_of(lane))
+            rooms = (self.ledger.room_of(key) for key in limits_of(lane))
             rows.append((number, *lane, start.run_at, start.id, *self.defaults[lane.handler], *flags, *rooms))
         return self.tx.dialect.row_parameters("lane", LIMITED_COLUMNS, rows)
 

@@ -29,11 +29,11 @@ SETTLED = 30.0
 MOST_OLDER = 2_000
 """Maximum number of tasks to look up one by one. More are counted faster with the index."""
 
-Key: TypeAlias = tuple[str, str]
+LimitName: TypeAlias = tuple[str, str]
 """The kind and the name of a queue or a handler."""
 
 
-def keys(lane: Lane) -> tuple[Key, Key]:
+def limits_of(lane: Lane) -> tuple[LimitName, LimitName]:
     """The queue and the handler of a lane."""
     return ("queue", lane.queue), ("handler", lane.handler)
 
@@ -80,15 +80,15 @@ class RunningCount:
         tx: Transaction,
         names: dict[str, Any],
         lanes: Collection[Lane],
-        last: Mapping[Key, LastCount] | None,
+        last: Mapping[LimitName, LastCount] | None,
     ) -> None:
         self._tx, self._names, self._last = tx, names, last
-        now, limits = time.monotonic(), {key for lane in lanes for key in keys(lane)}
-        self._recent = {key: each for key, each in (last or {}).items() if key in limits and each.is_recent(now)}
+        now, limits = time.monotonic(), {limit for lane in lanes for limit in limits_of(lane)}
+        self._recent = {limit: each for limit, each in (last or {}).items() if limit in limits and each.is_recent(now)}
         lists = [each.older for each in self._recent.values()]
         self._older = frozenset[int]().union(*(ids for ids in lists if ids is not None))
         self._has_many = None in lists or len(self._older) > MOST_OLDER
-        self._base = {key: each for key, each in self._recent.items() if now - each.begun_at >= SETTLED}
+        self._base = {limit: each for limit, each in self._recent.items() if now - each.begun_at >= SETTLED}
 
     @property
     def step(self) -> Step:
@@ -105,46 +105,49 @@ class RunningCount:
         among = "all" if self._last is None or self._has_many else "all by age"
         return Step(_prepared(self._tx.tables, self._tx.driver, among), self._names)
 
-    async def rows(self, counted: Sequence[Any] | None, held: Mapping[Key, float]) -> Sequence[Any]:
+    async def rows(self, answer: Sequence[Any] | None, lock_times: Mapping[LimitName, float]) -> Sequence[Any]:
         """The rows of the count.
 
         Args:
-            counted: those of `step`; None if it was not executed.
-            held: the limits that the claim holds, each with the time of the lock in seconds since 1970.
+            answer: those of `step`; None if it was not executed.
+            lock_times: the limits that the claim holds, each with the time of the lock in seconds since 1970.
         """
         base, now = self._base, time.monotonic()
         is_full = not base or self._has_many
-        if counted is None or not (
-            is_full or all(key in base and base[key].suffices(locked_at, now) for key, locked_at in held.items())
+        if answer is None or not (
+            is_full
+            or all(limit in base and base[limit].suffices(locked_at, now) for limit, locked_at in lock_times.items())
         ):
-            (counted,) = await self._tx.run_all([self._all()])
-        return counted
+            (answer,) = await self._tx.run_all([self._all()])
+        return answer
 
-    def remembered(self, rows: Sequence[Any], held: Mapping[Key, float]) -> dict[Key, LastCount]:
+    def last_counts(self, rows: Sequence[Any], lock_times: Mapping[LimitName, float]) -> dict[LimitName, LastCount]:
         """The counts from which the next ones continue, by limit; for the arguments see `rows`."""
         if self._last is None:
             return {}
-        now, result = time.monotonic(), dict[Key, LastCount]()
-        for key, locked_at in held.items():
-            before = self._recent.get(key)
+        now, result = time.monotonic(), dict[LimitName, LastCount]()
+        for limit, locked_at in lock_times.items():
+            before = self._recent.get(limit)
             begun_at = now if before is None or not before.suffices(locked_at, now) else before.begun_at
-            ids = None if self._has_many else frozenset(row[3] for row in rows if _has(key, row) and row[3] is not None)
+            ids = (
+                None if self._has_many else frozenset(row[3] for row in rows if _has(limit, row) and row[3] is not None)
+            )
             many = ids is None or len(ids) > MOST_OLDER
-            result[key] = LastCount(locked_at, now, begun_at, None if many else ids)
+            result[limit] = LastCount(locked_at, now, begun_at, None if many else ids)
         return result
 
 
-def by_tenant(key: Key, rows: Sequence[Any]) -> dict[str, int]:
+def by_tenant(limit: LimitName, rows: Sequence[Any]) -> dict[str, int]:
     """The running tasks of a queue or a handler by tenant."""
     running: Counter[str] = Counter()
     for row in rows:
-        if _has(key, row):
+        if _has(limit, row):
             running[row[2] or ""] += row[-1]
     return running
 
 
-def _has(key: Key, row: Sequence[Any]) -> bool:
-    return bool(key[1] == row[0 if key[0] == "queue" else 1])
+def _has(limit: LimitName, row: Sequence[Any]) -> bool:
+    return bool(limit[1] == row[0 if limit[0] == "queue" else 1])
 
 
 @lru_cache
