@@ -16,10 +16,16 @@ from runner.db.migrations.apply import upgrade
 from runner.db.server_encoding import codec_of, escaped, unescaped
 from runner.handlers.registry import REGISTRY
 from runner.model.task import NewTask
+from runner.policy.lanes import Lane
+from runner.policy.positions import TenantPositions
 from runner.settings import Settings, load
+from runner.store.claim.limited import LimitedLanes, claim_limited
+from runner.store.claim.tenants import visit
 from runner.store.submit import submit_many
 from tests.postgres import Cluster, drop_database
+from tests.store.runners import Runner
 from tests.store.table import attempts, past
+from tests.store.test_limits import limit
 
 TEXT = "€ \U0001f600 Αβ 日本 é \\u0041 \"'{,}"
 
@@ -40,6 +46,22 @@ def no_handler_stays() -> Iterator[None]:
     yield
     for name in set(REGISTRY) - before:
         REGISTRY._handlers.pop(name)
+
+
+@pytest.mark.slow
+async def test_claims_by_tenant_work_in_any_encoding(encoded: Settings) -> None:
+    database = Database.of(encoded)
+    await upgrade(database)
+    batch = [NewTask("work", queue="mail", tenant=tenant) for tenant in ("acme", TEXT, "zeta")]
+    ids = await database.write(submit_many, batch)
+    await limit(database, "queue", "mail", per_tenant="1")
+    worker = await Runner.enter(database)
+    lane, positions = Lane("mail", "work", 1), TenantPositions(worker.start)
+    positions.meet((await database.read(visit, lane, "", 9)).visits, 0.0)
+    lanes = LimitedLanes([lane], worker.start, tenants={lane: positions})
+    result = await database.write(claim_limited, worker.who, lanes, worker.terms, 9)
+    assert {task.id: task.tenant for task in result.claimed} == dict(zip(ids, ("acme", TEXT, "zeta"), strict=True))
+    await database.dispose()
 
 
 @pytest.mark.slow

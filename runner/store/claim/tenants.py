@@ -32,13 +32,10 @@ MOST_VISITS = 2_000
 SPARE_VISITS = 64
 """Visits beyond the room, for tenants whose tasks are not due."""
 
-AFTER_ALL = chr(0x10FFFF) * 201
-"""A text after the name of every tenant, which has at most 200 characters."""
-
 BEYOND = 100
 """Tasks to read beyond the room when looking for tasks without a tenant."""
 
-GAP_COLUMNS: dict[str, Any] = {"lower": sa.Text, "upper": sa.Text}
+GAP_COLUMNS: dict[str, Any] = {"tenant": sa.Text, "upper": sa.Text}
 KNOWN_COLUMNS: dict[str, Any] = {"tenant": sa.Text, "since": PositionTime, "since_id": sa.BigInteger}
 SHARE_COLUMNS: dict[str, Any] = KNOWN_COLUMNS | {"tasks": sa.Integer}
 
@@ -85,11 +82,10 @@ class TenantWalk(NamedTuple):
     def step(self, tx: Transaction) -> Step:
         """The statement of the walk; `with_rows` takes its rows."""
         bounds = [self.after, *(each.tenant for each in self.known)]
-        if self.last is None:
-            bounds.append(AFTER_ALL)
+        further = {"after": bounds[-1], "visits": self.most, "further": self.most if self.last is None else 0}
         gaps = tx.dialect.row_parameters("gap", GAP_COLUMNS, pairwise(bounds))
         known = tx.dialect.row_parameters("known", KNOWN_COLUMNS, [(each.tenant, *each.old) for each in self.known])
-        return Step(_visiting(tx.tables, tx.driver), self.lane._asdict() | gaps | known | {"visits": self.most})
+        return Step(_visiting(tx.tables, tx.driver), self.lane._asdict() | gaps | known | further)
 
     def with_rows(self, rows: Sequence[Any]) -> "TenantWalk":
         """The walk with the rows of its statement."""
@@ -127,15 +123,19 @@ async def visit(
 
 
 async def _visits(
-    tx: Transaction, walk: TenantWalk, positions: TenantPositions | None, most: int, until: str = AFTER_ALL
+    tx: Transaction, walk: TenantWalk, positions: TenantPositions | None, most: int, until: str = ""
 ) -> list[Visit]:
-    """The tenants of a walk up to `until`, and those of the walks that go on from it until it has enough of them."""
+    """The tenants of a walk, and those of the walks that go on from it until there are enough of them.
+
+    Args:
+        until: the last tenant to visit; empty for the last one of the lane.
+    """
     visits = list[Visit]()
     while True:
         if walk.visits is None:
             walk = walk.with_rows(await tx.run(*walk.step(tx)))
-        visits += [each for each in walk.visits or () if each.tenant <= until]
-        if walk.last is None or walk.last >= until or len(visits) >= most:
+        visits += [each for each in walk.visits or () if not until or each.tenant <= until]
+        if walk.last is None or (until and walk.last >= until) or len(visits) >= most:
             return visits
         walk = TenantWalk.of(walk.lane, walk.last, walk.most, positions)
 
@@ -191,18 +191,25 @@ def _visiting(tables: Tables, driver: sa.Dialect) -> Prepared:
     task = row.c
     gap, known = dialect.rows("gap", GAP_COLUMNS), dialect.rows("known", KNOWN_COLUMNS)
 
-    def following(last: sa.FromClause) -> sa.Select[Any]:
-        # As expressions: SQLite would not use the index for a comparison of two columns.
-        lower, upper = (sa.func.coalesce(last.c[name], "") for name in GAP_COLUMNS)
-        found = _first_waiting(tables, dialect, last, row, task.tenant > lower, task.tenant < upper)
-        return found.add_columns(found.selected_columns["tenant"].label("lower"), last.c.upper)
+    def walk(name: str, most: str, start: sa.FromClause) -> sa.Subquery:
+        """A walk from the tenant of each row of `start`, up to its upper one."""
 
-    walk = following(gap).cte("walk", recursive=True)
-    walk = walk.union_all(following(walk))
-    others = sa.select(walk.c.tenant, walk.c.run_at, walk.c.id).limit(sa.bindparam("visits", type_=sa.Integer))
+        def following(last: sa.FromClause) -> sa.Select[Any]:
+            # As expressions: SQLite would not use the index for a comparison of two columns.
+            lower, *upper = (sa.func.coalesce(column, "") for column in last.c if column.name in GAP_COLUMNS)
+            found = _first_waiting(tables, dialect, last, row, task.tenant > lower, *(task.tenant < up for up in upper))
+            return found.add_columns(*(last.c.upper for _ in upper))
+
+        met = following(start).cte(f"{name}_walk", recursive=True)
+        met = met.union_all(following(met))
+        visits = sa.bindparam(most, type_=sa.Integer)
+        return sa.select(met.c.tenant, met.c.run_at, met.c.id).limit(visits).subquery(name)
+
+    last = sa.select(sa.bindparam("after", type_=sa.Text).label("tenant")).subquery("start")
+    others = [walk("in_gaps", "visits", gap), walk("at_end", "further", last)]
     after = CLAIM_POLICY.order.position(task) > sa.tuple_(from_position(known.c.since), known.c.since_id)
     own = _first_waiting(tables, dialect, known, row, task.tenant == known.c.tenant, after)
-    visits = sa.union_all(sa.select(others.subquery("others")), own).subquery("visits").c
+    visits = sa.union_all(*map(sa.select, others), own).subquery("visits").c
     # A task of the future is no position: others may come before it.
     reached = sa.case((visits.run_at <= db_now(), visits.run_at), else_=db_now())
     return Prepared(sa.select(visits.tenant, visits.run_at <= db_now(), to_position(reached), visits.id), driver)
