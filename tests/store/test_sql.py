@@ -20,6 +20,7 @@ from runner.model.outcome import Dead, Retry, Snooze
 from runner.model.step import StepWrite
 from runner.model.task import NewTask
 from runner.policy.lanes import Lane
+from runner.policy.positions import TenantPositions, Visit
 from runner.policy.selection import TaskSelection
 from runner.policy.suspicion import Ask
 from runner.queries.task_list.by_lane import walk_lanes
@@ -132,7 +133,10 @@ async def _claim(statements: Statements, runner: Runner) -> None:
     now = time.monotonic()
     last = settled({("queue", "mail"): LastCount(time.time(), now, now, frozenset((1,)))})
     await statements.of("count_from_the_last", count_running, of_mail, last)
+    positions = TenantPositions(runner.start)
+    positions.meet([Visit("acme", True, runner.start)], 0.0)
     await statements.of("visit_tenants", visit, of_mail, "", 9)
+    await statements.of("visit_known_tenants", visit, of_mail, "", 9, None, positions)
 
 
 async def _settle(statements: Statements, runner: Runner) -> None:

@@ -82,10 +82,12 @@ class TenantWalk(NamedTuple):
     def step(self, tx: Transaction) -> Step:
         """The statement of the walk; `with_rows` takes its rows."""
         bounds = [self.after, *(each.tenant for each in self.known)]
-        further = {"after": bounds[-1], "visits": self.most, "further": self.most if self.last is None else 0}
-        gaps = tx.dialect.row_parameters("gap", GAP_COLUMNS, pairwise(bounds))
-        known = tx.dialect.row_parameters("known", KNOWN_COLUMNS, [(each.tenant, *each.old) for each in self.known])
-        return Step(_visiting(tx.tables, tx.driver), self.lane._asdict() | gaps | known | further)
+        values = self.lane._asdict() | {"after": bounds[-1], "further": self.most if self.last is None else 0}
+        if self.known:
+            rows = [(each.tenant, *each.old) for each in self.known]
+            values |= tx.dialect.row_parameters("gap", GAP_COLUMNS, pairwise(bounds)) | {"visits": self.most}
+            values |= tx.dialect.row_parameters("known", KNOWN_COLUMNS, rows)
+        return Step(_visiting(tx.tables, tx.driver, knows=bool(self.known)), values)
 
     def with_rows(self, rows: Sequence[Any]) -> "TenantWalk":
         """The walk with the rows of its statement."""
@@ -185,11 +187,10 @@ def share_parameters(tx: Transaction, parts: Mapping[str, int], visits: Sequence
 
 
 @lru_cache
-def _visiting(tables: Tables, driver: sa.Dialect) -> Prepared:
+def _visiting(tables: Tables, driver: sa.Dialect, *, knows: bool) -> Prepared:
     """The walk from tenant to tenant: one search of the index for each, and for each known one and each gap."""
     dialect, row = DIALECTS[driver.name], tables.task.alias("beyond")
     task = row.c
-    gap, known = dialect.rows("gap", GAP_COLUMNS), dialect.rows("known", KNOWN_COLUMNS)
 
     def walk(name: str, most: str, start: sa.FromClause) -> sa.Subquery:
         """A walk from the tenant of each row of `start`, up to its upper one."""
@@ -206,10 +207,13 @@ def _visiting(tables: Tables, driver: sa.Dialect) -> Prepared:
         return sa.select(met.c.tenant, met.c.run_at, met.c.id).limit(visits).subquery(name)
 
     last = sa.select(sa.bindparam("after", type_=sa.Text).label("tenant")).subquery("start")
-    others = [walk("in_gaps", "visits", gap), walk("at_end", "further", last)]
-    after = CLAIM_POLICY.order.position(task) > sa.tuple_(from_position(known.c.since), known.c.since_id)
-    own = _first_waiting(tables, dialect, known, row, task.tenant == known.c.tenant, after)
-    visits = sa.union_all(*map(sa.select, others), own).subquery("visits").c
+    parts = [sa.select(walk("at_end", "further", last))]
+    if knows:
+        known = dialect.rows("known", KNOWN_COLUMNS)
+        after = CLAIM_POLICY.order.position(task) > sa.tuple_(from_position(known.c.since), known.c.since_id)
+        parts.append(sa.select(walk("in_gaps", "visits", dialect.rows("gap", GAP_COLUMNS))))
+        parts.append(_first_waiting(tables, dialect, known, row, task.tenant == known.c.tenant, after))
+    visits = sa.union_all(*parts).subquery("visits").c
     # A task of the future is no position: others may come before it.
     reached = sa.case((visits.run_at <= db_now(), visits.run_at), else_=db_now())
     return Prepared(sa.select(visits.tenant, visits.run_at <= db_now(), to_position(reached), visits.id), driver)
