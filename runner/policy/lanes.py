@@ -115,8 +115,8 @@ class LaneSchedule:
     tenants: dict[Lane, TenantPositions] = field(default_factory=dict)
     """The positions by tenant of lanes with a limit per tenant, while surveys are slow."""
     _until: dict[Lane, float] = field(default_factory=dict)
-    _ended: set[tuple[str, str]] = field(default_factory=set)
-    """The queue and handler of tasks that have ended since the start of the last claim, which may have counted them."""
+    _ended: set[tuple[str, str]] | None = None
+    """The queue and handler of tasks that ended during a claim, which may have counted them; None between claims."""
     _limited: frozenset[Lane] = frozenset()
 
     def survey(self, lanes: Iterable[Lane], limited: Iterable[Lane]) -> None:
@@ -182,23 +182,23 @@ class LaneSchedule:
             self.cursors.pop(lane, None)
             if tenant is not None:
                 self.cursors[lane] = tenant
+        ended, self._ended = self._ended or set(), None
         for lane in lanes:
             self._until.pop(lane, None)
-            if lane in waits and not (waits[lane] == inf and self._has_ended(lane)):
+            has_ended = any(lane.queue == queue or lane.handler == handler for queue, handler in ended)
+            if lane in waits and not (waits[lane] == inf and has_ended):
                 self._until[lane] = now + min(waits[lane], FULL)
         for lane in empty:
             self.due.pop(lane, None)
 
     def begin(self) -> None:
         """Begin a claim; `record` takes its result."""
-        self._ended.clear()
-
-    def _has_ended(self, lane: Lane) -> bool:
-        return any(lane.queue == queue or lane.handler == handler for queue, handler in self._ended)
+        self._ended = set()
 
     def reopen(self, queue: str, handler: str) -> bool:
         """Try the lanes of a queue and of a handler again because one of their tasks has ended; False if none waits."""
-        self._ended.add((queue, handler))
+        if self._ended is not None:
+            self._ended.add((queue, handler))
         lanes = [lane for lane in self._until if lane.queue == queue or lane.handler == handler]
         for lane in lanes:
             del self._until[lane]
