@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from math import inf
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from runner.errors import InvalidHandler
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
+from runner.policy import lanes as policy
 from runner.policy.claim_order import STRICT, AgedOrder, ClaimOrder
-from runner.policy.lanes import Head, Lane, Lanes
+from runner.policy.lanes import Head, Lane, Lanes, LaneSchedule
 from runner.policy.limits import read_limits
 from runner.policy.positions import LanePosition
 from tests.engine.harness import Harness, at_work, until
@@ -85,6 +87,43 @@ async def test_a_full_queue_does_not_hold_up_the_others(harness: Harness) -> Non
         gate.set()
         await until(lambda: meter.done.count("slow") == 10)
     assert meter.most["slow"] == 2
+
+
+async def test_the_end_of_a_task_during_a_claim_opens_its_limit(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, submits, has_ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    gates = {name: asyncio.Event() for name in ("first", "second", "third")}
+    gates["third"].set()
+
+    @harness.handler("work")
+    async def work(name: str) -> None:
+        started.set()
+        await gates[name].wait()
+
+    reopen, report = LaneSchedule.reopen, LimitedClaims._report_locked
+
+    def reopened(schedule: LaneSchedule, queue: str, handler: str) -> bool:
+        has_ended.set()
+        return reopen(schedule, queue, handler)
+
+    async def reported(claims: LimitedClaims, busy: list[Lane]) -> None:
+        if submits.is_set():  # between the count of a claim and the record of its result
+            gates["first"].set()
+            await has_ended.wait()
+        await report(claims, busy)
+
+    monkeypatch.setattr(LaneSchedule, "reopen", reopened)
+    monkeypatch.setattr(LimitedClaims, "_report_locked", reported)
+    monkeypatch.setattr(policy, "FULL", inf)
+    await limit(harness, "queue", "mail", concurrency="2")
+    await harness.submit("work", {"name": "first"}, queue="mail")
+    async with harness.running(poll_interval="1h"):
+        await started.wait()
+        submits.set()
+        await harness.submit("work", {"name": "second"}, queue="mail", priority=9)
+        await harness.wait_for(await harness.submit("work", {"name": "third"}, queue="mail", priority=9))
+        gates["second"].set()
 
 
 async def test_each_tenant_has_a_limit_of_its_own(harness: Harness) -> None:
