@@ -33,7 +33,7 @@ OPERATIONS = (
 )  # fmt: skip
 TABLES = {
     "task": "task", "history": "history", "attempt": "attempts", "minute": "minute_statistics", "audit": "audit_log",
-    "dependency": "dependencies", "lost_runner": "rescue", "queue": "registries", "handler": "handlers", "tick": "tick",
+    "dependency": "dependencies", "queue": "registries", "handler": "handlers", "tick": "tick",
     "checkpoint": "notes", "progress": "notes", "log": "log", "schedule": "schedule", "runner": "runners",
 }  # fmt: skip
 """The file of a table's noun, where it is not the noun or its plural."""

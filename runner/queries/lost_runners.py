@@ -33,11 +33,12 @@ async def lost_runners(tx: Transaction, since: datetime) -> list[LostRunner]:
         tx: an open transaction; one statement is executed, along the index `at`.
         since: the time, aware.
     """
-    lost = tx.tables.lost_runner.c
-    statement = sa.select(*readable(tx, (lost.host, lost.pid, lost.lost_at, lost.tasks))).where(lost.lost_at >= since)
-    rows = await tx.rows(statement.order_by(lost.lost_at.desc()).limit(MOST))
+    ended = tx.tables.ended_runner.c
+    columns = readable(tx, (ended.host, ended.pid, ended.ended_at, ended.tasks))
+    statement = sa.select(*columns).where(ended.ended_at >= since, ended.lost)
+    rows = await tx.rows(statement.order_by(ended.ended_at.desc()).limit(MOST))
     return [
         LostRunner(as_text(row.host), as_int(row.pid), at, as_int(row.tasks))
         for row in rows
-        if (at := moment(row.lost_at)) is not None
+        if (at := moment(row.ended_at)) is not None
     ]

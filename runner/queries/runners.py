@@ -271,10 +271,18 @@ async def runner_of(tx: Transaction, runner_id: int | None) -> RunnerRow | None:
 
 
 async def runner_names(tx: Transaction) -> dict[int, str]:
-    """The names of the registered runners by id, such as `web-3:4117`."""
-    runner = tx.tables.runner.c
-    rows = await tx.rows(sa.select(runner.id, runner.host, runner.pid).limit(MOST))
-    return {row.id: process_name(as_text(row.host), as_int(row.pid)) for row in rows}
+    """The names of the live runners, and of as many that ended last, by id: `web-3:4117`.
+
+    Args:
+        tx: an open transaction; one statement is executed.
+    """
+    live, ended = tx.tables.runner.c, tx.tables.ended_runner.c
+    parts = (
+        sa.select(live.id, *readable(tx, (live.host, live.pid))).limit(MOST),
+        sa.select(ended.runner_id, *readable(tx, (ended.host, ended.pid))).order_by(ended.ended_at.desc()).limit(MOST),
+    )
+    rows = await tx.rows(sa.union_all(*(sa.select(part.subquery()) for part in parts)))
+    return {id: process_name(as_text(host), as_int(pid)) for id, host, pid in rows}
 
 
 @lru_cache

@@ -274,7 +274,9 @@ class Settings(BaseSettings):
         default=(),
         description="queues with a retention of their own: audit=365d, or of one state: chat:succeeded=1h; never keeps",
     )
-    retention_statistics: Limit = Field(default=timedelta(days=30), description="the same for statistics, lost runners")
+    retention_statistics: Limit = Field(
+        default=timedelta(days=30), description="the same for statistics and ended runners"
+    )
 
     payload_limit: Size = Field(
         default=ByteSize(256 * 1024),

@@ -17,6 +17,7 @@ from runner.model.task import State
 from runner.policy.limits import UNLIMITED
 from runner.store.breaker import declare_breakers, json_text
 from runner.store.claim.ledger import kept_tokens
+from runner.store.ended_runners import end_runners
 
 
 class Renewal(NamedTuple):
@@ -475,10 +476,10 @@ async def leave(tx: Transaction, runner_id: int, gap: float = 0.0) -> None:
         gap: as for `register`.
     """
     runner = tx.tables.runner
-    left = sa.delete(runner).where(runner.c.id == runner_id, runner.c.lease_until >= db_now())
-    own = (await tx.execute(left.returning(runner.c.available_since))).scalar_one_or_none()
+    alive = sa.select(runner.c.available_since).where(runner.c.id == runner_id, runner.c.lease_until >= db_now())
+    own = (await tx.execute(alive.with_for_update())).scalar_one_or_none()
+    await end_runners(tx, [runner_id], lost=False)
     if own is None:
-        await tx.execute(sa.delete(runner).where(runner.c.id == runner_id))
         return
     # The one that was silent for longest is the most likely to be lost. Skipping locked rows avoids a deadlock of two
     # runners that leave, and waits for no rescue.

@@ -16,6 +16,7 @@ from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, MOVES, State
 from runner.policy.claim_conditions import used_up
 from runner.policy.selection import among
 from runner.store.attempts import FailedAttempt, record, started_at_column
+from runner.store.ended_runners import end_runners
 from runner.store.history import UNASSIGNED, FinishedTask, finish, reused_ids
 from runner.store.minute_statistics import NO_RUNNER, Run, count_runs, minute_columns
 
@@ -207,21 +208,14 @@ async def stranded_tasks(tx: Transaction) -> dict[int, str]:
 
 
 async def _remove_lost_runners(tx: Transaction, only: Collection[int] | None = None) -> None:
-    """Move the runners whose lease has expired to the lost ones; a row that is locked remains for the next call."""
-    runner, lost, task = tx.tables.runner, tx.tables.lost_runner, tx.tables.task.c
+    """Move the runners whose lease has expired to the ended ones; a row that is locked remains for the next call."""
+    runner = tx.tables.runner
     is_expired = (runner.c.lease_until < db_now(), *among(runner.c.id, only, ()))
     expired = sa.select(runner.c.id).where(*is_expired).order_by(runner.c.id)
     ids = [row.id for row in await tx.rows(expired.with_for_update(skip_locked=True))]
     if not ids:
         return
-    is_lost = tx.dialect.one_of(runner.c.id, ids)
-    tasks = sa.select(sa.func.count()).where(task.runner_id == runner.c.id, is_state(task.state, State.RUNNING))
-    names = ("host", "pid", "version", "heartbeat_at")
-    # By the database alone: a value that another program wrote and that Python cannot read stops no rescue.
-    rows = sa.select(runner.c.id, *(runner.c[name] for name in names), tasks.correlate(runner).scalar_subquery())
-    entered = tx.dialect.insert(lost).from_select(["runner_id", *names, "tasks"], rows.where(is_lost))
-    await tx.execute(entered.on_conflict_do_nothing())
-    await tx.execute(sa.delete(runner).where(is_lost))
+    await end_runners(tx, ids, lost=True)
 
 
 def _rescued(row: Any, verb: str) -> Rescued:

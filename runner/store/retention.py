@@ -247,7 +247,7 @@ async def prune(
     if not records and sum(tasks.values()) >= limit:
         return Pruned(tasks, more=True, reached=passed)
     minutes = 0 if statistics is None else await prune_records(tx, "minute", statistics, limit)
-    runners = 0 if statistics is None else await prune_records(tx, "lost_runner", statistics, limit)
+    runners = 0 if statistics is None else await prune_records(tx, "ended_runner", statistics, limit)
     keys = await forget_expired(tx, limit)
     ages = retention.states.values()
     ticks = await prune_records(tx, "tick", max(ages), limit) if ages else 0
@@ -369,14 +369,14 @@ async def _prunable(
     return sa.select(*columns).where(*conditions).order_by(end if group.queues else end.desc()).limit(limit)
 
 
-Records: TypeAlias = Literal["minute", "lost_runner", "tick", "workflow"]
+Records: TypeAlias = Literal["minute", "ended_runner", "tick", "workflow"]
 """The tables of old records that no task owns. A workflow is old when none of its tasks is left."""
 
 
 async def prune_records(
     tx: Transaction, name: Records, age: timedelta, limit: int, only: Sequence[tuple[Any, ...]] | None = None
 ) -> int:
-    """Delete old minute statistics, lost runners or ticks, and return their number; locked rows remain.
+    """Delete old minute statistics, ended runners or ticks, and return their number; locked rows remain.
 
     Args:
         limit: maximum number of rows.
@@ -403,7 +403,7 @@ def _old_records(
     """The columns of the primary key, and the selection of the old rows."""
     table, tick, schedule = getattr(tx.tables, name), tx.tables.tick, tx.tables.schedule
     key: list[Any] = [table.c[column.name] for column in table.primary_key]
-    time = {"minute": "minute", "lost_runner": "lost_at", "tick": "at", "workflow": "submitted_at"}[name]
+    time = {"minute": "minute", "ended_runner": "ended_at", "tick": "at", "workflow": "submitted_at"}[name]
     selection = sa.select(*key).where(table.c[time] < db_later(db_now(), -age.total_seconds())).limit(limit)
     if name == "tick":  # the last one of each schedule must not happen again
         last = sa.exists().where(schedule.c.id == tick.c.schedule, schedule.c.last_tick <= tick.c.tick)
@@ -509,7 +509,7 @@ async def _prune_in_parts(
     minutes = 0
     if statistics is not None:
         minutes = await _prune_records_in_parts(database, "minute", statistics)
-        await _prune_records_in_parts(database, "lost_runner", statistics)
+        await _prune_records_in_parts(database, "ended_runner", statistics)
     if retention.states:
         await _prune_records_in_parts(database, "tick", max(retention.states.values()))
         await _prune_records_in_parts(database, "workflow", max(retention.states.values()))

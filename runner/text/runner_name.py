@@ -10,7 +10,7 @@ def process_name(host: str | None, pid: int | None = None) -> str:
 
     Args:
         host: None if it is unknown.
-        pid: None if it is unknown, as that of a runner that has ended.
+        pid: None if it is unknown, as that of a runner whose row was pruned.
     """
     name = one_line(host) if host else UNKNOWN_HOST
     return name if pid is None else f"{name}:{pid}"

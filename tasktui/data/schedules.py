@@ -31,7 +31,7 @@ class ScheduleBoard:
         id: the schedule under the cursor; None without one.
         runs: its runs, the latest first.
         starts: when each run of the last day was due, and the seconds until it started.
-        runners: names of the registered runners by id.
+        runners: names of the live runners, and of those that ended last, by id.
     """
 
     at: datetime

@@ -276,7 +276,7 @@ def _run(run: ScheduleRun, board: ScheduleBoard, zone: tzinfo, longest: float, w
 
 
 def _holder(task: TaskRow, board: ScheduleBoard) -> str:
-    """The runner of the last attempt; with its id if it is not registered any more, as its process is unknown then."""
+    """The runner of the last attempt; with its id if its process is unknown, as that of one that ended long ago."""
     if task.runner_id is None:
         return ""
     return board.runners.get(task.runner_id) or runner_name(task.runner_id, task.host)

@@ -82,11 +82,11 @@ async def test_an_outage_says_nothing_about_the_tables(
 
 @pytest.mark.both_databases
 async def test_a_runner_does_not_start_without_a_table_of_its_revision(harness: Harness) -> None:
-    await change(harness.database, sa.text("DROP TABLE task_lost_runner"))
+    await change(harness.database, sa.text("DROP TABLE task_ended_runner"))
     with pytest.raises(SchemaIncomplete) as refused:
         await harness.work()
     message = (
-        f"lacks the table task_lost_runner of schema {HEAD}. Restore a backup of all its tables, or create it anew"
+        f"lacks the table task_ended_runner of schema {HEAD}. Restore a backup of all its tables, or create it anew"
     )
     assert message in str(refused.value)
     assert await harness.count(harness.database.tables.runner) == 0

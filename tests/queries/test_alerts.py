@@ -127,15 +127,17 @@ async def test_failures_of_another_day_do_not_count(database: Database) -> None:
 
 async def test_a_runner_that_a_rescue_removed_is_named_for_ten_minutes(database: Database) -> None:
     await add_runner(database)
-    lost = database.tables.lost_runner
-    row = {"host": "web-2", "pid": 41, "version": "1", "heartbeat_at": ahead(-90), "tasks": 3}
-    await change(database, lost.insert().values(runner_id=9, lost_at=ahead(-60), **row))
-    await change(database, lost.insert().values(runner_id=8, lost_at=ahead(-700), **row | {"host": "web-1"}))
+    ended = database.tables.ended_runner.insert()
+    times = {"started_at": ahead(-900), "heartbeat_at": ahead(-90)}
+    row = {"host": "web-2", "pid": 41, "version": "1", "lost": True, "tasks": 3, **times}
+    await change(database, ended.values(runner_id=9, ended_at=ahead(-60), **row))
+    await change(database, ended.values(runner_id=8, ended_at=ahead(-700), **row | {"host": "web-1"}))
+    await change(database, ended.values(runner_id=7, ended_at=ahead(-60), **row | {"host": "web-3", "lost": False}))
     alert = await one(database, AlertRule.RUNNER_LOST)
     assert (alert.subject, alert.title) == ("web-2:41", "web-2:41 was lost")
     assert alert.text.startswith("3 tasks rescued 1m")
     for number in range(3):
-        await change(database, lost.insert().values(runner_id=20 + number, lost_at=ahead(-30), **row))
+        await change(database, ended.values(runner_id=20 + number, ended_at=ahead(-30), **row))
     assert (await one(database, AlertRule.RUNNER_LOST)).title == "4 runners were lost"
 
 

@@ -22,6 +22,7 @@ from runner.operations.undo.undo import undo, undo_all
 from runner.policy.breaker import Breaker
 from runner.queries.past.incident import as_markdown, incident
 from runner.store.breaker import declare_breakers
+from runner.store.heartbeat import leave
 from runner.store.rescue import Rescuer, rescue
 from runner.text.new_file import write_new
 from tests.conftest import on_sqlite
@@ -51,11 +52,11 @@ async def test_a_report_has_causes_lost_runners_and_changes_in_order(database: D
     await database.write(terminate, tasks, with_change_group(ANA))
     text = await report(database)
     timeline = text[text.index("## Timeline") : text.index("## Failures")]
-    parts = ("First Timeout", "new version 4.12", "Runner 7 (web-2) lost", "pause of")
+    parts = ("First Timeout", "of new version 4.12", "Runner 7 (web-2) lost", "pause of")
     places = [timeline.index(part) for part in parts]
     assert places == sorted(places)
     assert "terminate of 3 tasks by ana" in timeline
-    assert "1 runner started with new version 4.12 on web-3 and is still registered" in timeline
+    assert "1 runner of new version 4.12 started on web-3" in timeline
     assert "| 3 | 1 | 0 |" in text
     assert "`Timeout: password=***`" in text
     assert "The last one of the largest group, task 900" in text
@@ -63,6 +64,20 @@ async def test_a_report_has_causes_lost_runners_and_changes_in_order(database: D
         assert absent not in text
     assert "<" not in re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)  # Code is inert.
     assert text.count("```") == 2  # only those of the example
+
+
+async def test_a_report_has_the_deploy_of_a_version_whose_runners_have_ended_too(database: Database) -> None:
+    old = [await add_runner(database, version="1", host=f"web-{n}", started_at=ahead(-90_000)) for n in (1, 2)]
+    new = [await add_runner(database, version="2", host=f"web-{n}", started_at=ahead(-60 + n)) for n in (1, 2)]
+    for runner_id in (*old, new[0]):
+        await database.write(leave, runner_id)
+    before = datetime.now(UTC) - timedelta(seconds=600)
+    timeline = await report(database)
+    lines = ("2 runners of new version 2 started on web-1, web-2", "2 runners of version 1 stopped on web-1, web-2")
+    places = [timeline.index(line) for line in (*lines, "1 runner of version 2 stopped on web-1")]
+    assert places == sorted(places)
+    assert "lost" not in timeline
+    assert "runner of version" not in await report(database, 60, before)
 
 
 async def test_a_report_names_a_killed_runner_before_and_after_the_rescue_of_its_tasks(database: Database) -> None:
@@ -83,7 +98,7 @@ async def test_a_report_names_a_killed_runner_before_and_after_the_rescue_of_its
     name = f"Runner {killed} (web-3:7) lost: its last heartbeat"
     assert f"{name}; it held 3 tasks, 1 attempt ended with it: task {started}" in after
     async with database.reading() as tx:
-        heartbeat = await tx.scalar(sa.select(tx.tables.lost_runner.c.heartbeat_at))
+        heartbeat = await tx.scalar(sa.select(tx.tables.ended_runner.c.heartbeat_at))
         rescue_time = await tx.scalar(sa.select(tx.tables.attempt.c.ended_at))
     lines = [line for line in after.splitlines() if "(web-3:7) lost" in line or "rescued from" in line]
     died, rescued = lines  # the day is in front of the time if the report has two
@@ -107,11 +122,11 @@ async def test_a_report_names_a_killed_runner_without_tasks_before_and_after_the
 
 @on_sqlite
 async def test_an_unreadable_row_of_a_lost_runner_stops_no_report(database: Database) -> None:
-    values = {"version": "1", "heartbeat_at": ahead(-60)}
+    values = {"version": "1", "lost": True, "started_at": ahead(-900), "heartbeat_at": ahead(-60)}
     async with database.writing() as tx:
         for id, tasks in enumerate(("x'00'", "'many'", "0.5", "2"), 1):
             row = {"runner_id": id, "host": f"web-{id}", "pid": id, "tasks": sa.literal_column(tasks)}
-            await tx.execute(tx.tables.lost_runner.insert().values(**row, **values))
+            await tx.execute(tx.tables.ended_runner.insert().values(**row, **values))
     text = await report(database)
     endings = [re.search(rf"web-{id}:{id}\) lost: its last heartbeat; (.*)", text) for id in (1, 2, 3, 4)]
     assert [each and each[1] for each in endings] == ["no tasks", "no tasks", "no tasks", "it held 2 tasks"]
@@ -121,10 +136,11 @@ async def test_a_rescue_of_tasks_does_not_take_the_time_of_a_runner_without_task
     minute = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=10)
     counts = dict.fromkeys(MINUTE_COUNTS, 0) | {"rescued": 2}
     await database.write(write_statistics, 7, [Minute(minute, "mail", "h", counts)], {})
-    values = {"host": "web-9", "pid": 5, "version": "1", "heartbeat_at": minute - timedelta(seconds=20)}
+    values = {"host": "web-9", "pid": 5, "version": "1", "lost": True, "tasks": 0}
+    heartbeat, end = minute - timedelta(seconds=20), minute + timedelta(seconds=7)
+    times = {"started_at": minute - timedelta(hours=1), "heartbeat_at": heartbeat, "ended_at": end}
     async with database.writing() as tx:
-        lost_at = minute + timedelta(seconds=7)
-        await tx.execute(tx.tables.lost_runner.insert().values(runner_id=9, lost_at=lost_at, tasks=0, **values))
+        await tx.execute(tx.tables.ended_runner.insert().values(runner_id=9, **values, **times))
     assert re.search(rf"- .*{minute:%H:%M} 2 tasks rescued from lost runners", await report(database))
 
 
@@ -136,14 +152,14 @@ async def test_lost_runners_after_a_period_neither_hide_its_own_nor_appear(
     minute = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(minutes=10)
     counts = dict.fromkeys(MINUTE_COUNTS, 0) | {"rescued": 1}
     await database.write(write_statistics, 7, [Minute(minute, "mail", "h", counts)], {})
-    values = {"pid": 5, "version": "1", "tasks": 1}
+    values = {"pid": 5, "version": "1", "lost": True, "tasks": 1, "started_at": minute - timedelta(hours=1)}
     async with database.writing() as tx:
         for id, seconds in enumerate((20, 60, 120, 180), 1):
             times = {
                 "heartbeat_at": minute + timedelta(seconds=seconds),
-                "lost_at": minute + timedelta(seconds=45 * id),
+                "ended_at": minute + timedelta(seconds=45 * id),
             }
-            await tx.execute(tx.tables.lost_runner.insert().values(runner_id=id, host=f"web-{id}", **values, **times))
+            await tx.execute(tx.tables.ended_runner.insert().values(runner_id=id, host=f"web-{id}", **values, **times))
     timeline = await report(database, 60, minute + timedelta(seconds=30))
     assert re.findall(r"Runner \d+ \((web-\d):5\)", timeline) == ["web-1"]
     assert f"- {minute:%H:%M} 1 task rescued from lost runners" in timeline  # the moment is after the period

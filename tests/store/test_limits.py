@@ -28,6 +28,7 @@ from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_l
 from runner.store.claim.plain import claim
 from runner.store.claim.running_count import LastCount, LimitName, RunningCount
 from runner.store.claim.tenants import visit
+from runner.store.ended_runners import end_runners
 from runner.store.submit import submit, submit_many
 from tests.conftest import on_postgresql
 from tests.store.rows import until_locked
@@ -212,10 +213,7 @@ class TestConcurrency:
         last = settled((await take(runner, 1, last={})).last)
         lost = await Runner.enter(database, host="lost")
         assert len((await take(lost, 2)).claimed) == 2
-        table = database.tables
-        names = {"host": "lost", "pid": 1, "version": "", "heartbeat_at": db_now(), "tasks": 2}
-        await change(database, sa.insert(table.lost_runner).values(runner_id=lost.id, **names))
-        await change(database, sa.delete(table.runner).where(table.runner.c.id == lost.id))
+        await database.write(end_runners, [lost.id], lost=True)
         assert len((await take(runner, 10, last=last)).claimed) == 1
 
     @pytest.mark.both_databases

@@ -242,21 +242,25 @@ async def test_a_rescue_keeps_the_lost_runners_with_their_tasks(
     idle = await Runner.enter(database, host="web-9")
     await expire(database, runner.id, idle.id)
     assert len(await other.rescue()) == 2
-    table = database.tables.lost_runner.c
-    columns = (table.runner_id, table.host, table.pid, table.version, table.tasks)
-    lost_before_now = (table.heartbeat_at <= table.lost_at) & (table.lost_at <= db_now())
+    table = database.tables.ended_runner.c
+    columns = (table.runner_id, table.host, table.pid, table.version, table.lost, table.tasks)
+    lost_before_now = (table.heartbeat_at <= table.ended_at) & (table.ended_at <= db_now())
     async with database.reading() as tx:
         rows = [tuple(row) for row in await tx.rows(sa.select(*columns).where(lost_before_now).order_by(*columns))]
-    assert rows == [(runner.id, "here", 1, "test", 2), (idle.id, "web-9", 1, "test", 0)]
+    assert rows == [(runner.id, "here", 1, "test", True, 2), (idle.id, "web-9", 1, "test", True, 0)]
     assert await count(database, database.tables.runner) == 1
     await other.rescue()
-    assert await count(database, database.tables.lost_runner) == 2
+    assert await count(database, database.tables.ended_runner) == 2
 
 
 async def test_a_runner_that_left_is_not_lost(database: Database, runner: Runner, other: Runner) -> None:
     await database.write(leave, runner.id)
     await other.rescue()
-    assert await count(database, database.tables.lost_runner) == 0
+    ended = database.tables.ended_runner.c
+    async with database.reading() as tx:
+        rows = await tx.rows(sa.select(ended.runner_id, ended.host, ended.pid, ended.lost, ended.tasks))
+    assert [tuple(row) for row in rows] == [(runner.id, "here", 1, False, 0)]
+    assert await count(database, database.tables.runner) == 1
 
 
 @on_sqlite

@@ -107,17 +107,17 @@ async def test_statistics_have_a_retention_of_their_own(database: Database) -> N
     assert await number_of(database, "minute") == 1
 
 
-async def test_lost_runners_are_kept_as_long_as_statistics(database: Database) -> None:
+async def test_ended_runners_are_kept_as_long_as_statistics(database: Database) -> None:
     async with database.writing() as tx:
         for runner_id, days in ((1, 10), (2, 31), (3, 31), (4, 400)):
-            values = {"runner_id": runner_id, "host": "h", "pid": 1, "version": "1", "tasks": 0}
-            times = {"heartbeat_at": days_ago(days), "lost_at": days_ago(days)}
-            await tx.execute(sa.insert(tx.tables.lost_runner).values(**values, **times))
+            values = {"runner_id": runner_id, "host": "h", "pid": 1, "version": "1", "lost": True, "tasks": 0}
+            times = dict.fromkeys(("started_at", "heartbeat_at", "ended_at"), days_ago(days))
+            await tx.execute(sa.insert(tx.tables.ended_runner).values(**values, **times))
     await database.write(prune, Retention({State.SUCCEEDED: DAY}))
-    assert await number_of(database, "lost_runner") == 4
+    assert await number_of(database, "ended_runner") == 4
     rounds = [await database.write(prune, Retention(), 2, statistics=30 * DAY) for _ in range(2)]
     assert [pruned.more for pruned in rounds] == [True, False]
-    assert await number_of(database, "lost_runner") == 1
+    assert await number_of(database, "ended_runner") == 1
 
 
 async def test_a_workflow_is_kept_as_long_as_a_task_of_it(database: Database) -> None:

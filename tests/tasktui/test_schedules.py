@@ -18,7 +18,7 @@ from runner.model.task import Shown
 from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule, edit_schedule
 from runner.queries.schedules import ScheduleRow, schedules
-from runner.store.heartbeat import Identity, register
+from runner.store.heartbeat import Identity, leave, register
 from runner.store.schedules.tick import tick
 from tasktui.actions.action import Confirmation
 from tasktui.actions.as_command import new_schedule_words
@@ -102,6 +102,9 @@ async def test_the_runner_of_a_run_has_the_name_that_other_screens_show(database
     async with watch("schedules", (120, 40)) as operator:
         await operator.sees(f" runner {gone} (web-1) ")
         await change(database, sa.update(task).values(runner_id=present, host="web-3.eu-central.shop.internal"))
+        await operator.sees(" web-3.eu-c…ernal:4117 ")
+        await database.write(leave, present)
+        await operator.press("r")
         await operator.sees(" web-3.eu-c…ernal:4117 ")
 
 

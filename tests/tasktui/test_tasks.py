@@ -16,6 +16,7 @@ from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
 from runner.queries.task_list.search import page
+from runner.store.heartbeat import leave
 from tasktui.data import task_pages
 from tasktui.data.task_list import TASK_HEADS, Listing, columns_for, task_line
 from tasktui.render.render import widths
@@ -25,7 +26,7 @@ from tasktui.screens.tasks import states
 from tasktui.session.opened import QUIET_TEXT, Opened
 from tests.store.rows import add_attempt, add_live, add_past, ahead
 from tests.store.runners import Runner
-from tests.store.table import change, expire, make_due, put
+from tests.store.table import expire, make_due, put
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 from tests.tasktui.test_commands import NOW, row
 
@@ -89,19 +90,18 @@ async def test_the_attempts_of_a_succeeded_task_end_with_the_success(database: D
         assert row.count("█") > 10  # The axis ends with the task, not a day later.
 
 
-async def test_attempts_have_the_names_of_live_and_lost_runners(database: Database, watch: Watch) -> None:
-    live, lost, ended = [await Runner.enter(database, host=f"web-{number}") for number in (1, 2, 3)]
+async def test_attempts_have_the_names_of_live_lost_and_stopped_runners(database: Database, watch: Watch) -> None:
+    live, lost, stopped = [await Runner.enter(database, host=f"web-{number}") for number in (1, 2, 3)]
     id = await put(database, max_attempts=9)
-    for runner in (live, lost, ended):
+    for runner in (live, lost, stopped):
         (task,) = await runner.claim()
         await runner.end(task, Retry("1h", failure=Failure("OSError", "refused", "")))
         await make_due(database, id)
     await expire(database, lost.id)
     await live.rescue()
-    runners = database.tables.runner
-    await change(database, sa.delete(runners).where(runners.c.id == ended.id))
+    await database.write(leave, stopped.id)
     async with watch("task", task_id=id) as operator:
-        await operator.sees("1 ✗ failed    web-1:1 ", "2 ✗ failed    web-2:1 ", "3 ✗ failed    web-3 ")
+        await operator.sees("1 ✗ failed    web-1:1 ", "2 ✗ failed    web-2:1 ", "3 ✗ failed    web-3:1 ")
 
 
 @pytest.mark.slow

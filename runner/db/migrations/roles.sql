@@ -54,7 +54,7 @@ ON {task_unique} TO {producer};
 GRANT SELECT ON {every_table} TO {runner};
 GRANT INSERT, UPDATE, DELETE ON
     {task}, {task_history}, {task_attempt}, {task_unique}, {task_dependency}, {task_workflow}, {task_queue}, {task_handler},
-    {task_runner}, {task_lost_runner}, {task_minute}, {task_schedule}, {task_tick}, {task_checkpoint}, {task_progress}, {task_log},
+    {task_runner}, {task_ended_runner}, {task_minute}, {task_schedule}, {task_tick}, {task_checkpoint}, {task_progress}, {task_log},
     {task_step}, {task_signal}, {task_alert}
 TO {runner};
 GRANT DELETE ON {task_audit} TO {runner};

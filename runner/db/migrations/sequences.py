@@ -51,7 +51,7 @@ def _numbered(tables: Tables) -> dict[sa.Table, list[sa.Column[int]]]:
         tables.task: [tables.task.c.id, tables.history.c.id, tables.attempt.c.task_id],
         tables.dependency: [tables.dependency.c.id],
         tables.workflow: [tables.workflow.c.id, tables.task.c.workflow, tables.history.c.workflow],
-        tables.runner: [tables.runner.c.id, tables.lost_runner.c.runner_id],
+        tables.runner: [tables.runner.c.id, tables.ended_runner.c.runner_id],
         tables.audit: [tables.audit.c.id],
     }
 

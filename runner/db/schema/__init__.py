@@ -43,7 +43,7 @@ class Tables:
         self.queue = self._table("task_queue", *records.queue())
         self.handler = self._table("task_handler", *records.handler())
         self.runner = self._table("task_runner", *records.runner())
-        self.lost_runner = self._table("task_lost_runner", *records.lost_runner())
+        self.ended_runner = self._table("task_ended_runner", *records.ended_runner())
         self.minute = self._table("task_minute", *records.minute())
         self.schedule = self._table("task_schedule", *records.schedule())
         self.tick = self._table("task_tick", *records.tick())

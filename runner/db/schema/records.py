@@ -296,15 +296,18 @@ def runner() -> list[sa.Column[Any]]:
     ]
 
 
-def lost_runner() -> list[sa.Column[Any]]:
-    """Runners that a rescue removed from the live ones, with the number of tasks that were running on them."""
+def ended_runner() -> list[sa.Column[Any]]:
+    """Runners that have stopped, or that a rescue removed as lost, with the tasks that were running on them."""
     return [
         sa.Column("runner_id", BigId, primary_key=True, autoincrement=False),
         sa.Column("host", sa.Text, nullable=False),
         sa.Column("pid", sa.Integer, nullable=False),
         sa.Column("version", sa.Text, nullable=False),
+        sa.Column("started_at", Instant, nullable=False),
         sa.Column("heartbeat_at", Instant, nullable=False),
-        sa.Column("lost_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("ended_at", Instant, nullable=False, server_default=db_now()),
+        # True if a rescue removed it, false if it has stopped by itself.
+        sa.Column("lost", sa.Boolean, nullable=False),
         sa.Column("tasks", sa.Integer, nullable=False),
     ]
 

@@ -46,7 +46,7 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
     _index_schedules(tables.schedule, tables.tick)
     _index_signals(tables.signal)
     _index_counts(tables.minute)
-    _index(tables.lost_runner, "at", tables.lost_runner.c.lost_at)
+    _index(tables.ended_runner, "at", tables.ended_runner.c.ended_at)
     return tables.metadata
 
 

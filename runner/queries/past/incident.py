@@ -127,35 +127,44 @@ def _returns(change: ChangeGroup) -> bool:
 async def happenings(
     tx: Transaction, since: datetime, until: datetime, minutes: Sequence[MinuteFlow]
 ) -> list[Happening]:
-    """Read the starts of runners, the openings of breakers, the lost runners and the rescues of a period, in order.
+    """Read the starts, stops and losses of runners, the openings of breakers and the rescues of a period, in order.
 
     Args:
-        tx: an open transaction; five statements are executed.
+        tx: an open transaction; six statements are executed.
         minutes: the counts of the period by minute.
     """
     losses, rescues = await _losses(tx, since, until)
-    others = [each for read in (_starts, _breakers) for each in await read(tx, since, until)]
+    others = [each for read in (_deploys, _breakers) for each in await read(tx, since, until)]
     return sorted([*others, *losses, *_rescues(minutes, rescues)], key=lambda item: item.at)
 
 
-async def _starts(tx: Transaction, since: datetime, until: datetime) -> list[Happening]:
-    """The first start of each version among the runners that are still registered: the others leave no start."""
-    table = tx.tables.runner.c
-    rows = await tx.execute(sa.select(*readable(tx, [table.version, table.host, table.started_at])))
+async def _deploys(tx: Transaction, since: datetime, until: datetime) -> list[Happening]:
+    """The first start and the first stop of the runners of each version, among those alive in the period."""
     starts: dict[str, list[tuple[datetime, str]]] = {}
-    for row in rows.mappings():
-        if (at := moment(row["started_at"])) is not None:
-            starts.setdefault(as_text(row["version"]), []).append((at, as_text(row["host"])))
+    stops: dict[str, list[tuple[datetime, str]]] = {}
+    for version, host, started_at, ended_at, is_lost in await _runners(tx, since):
+        places = ((starts, started_at), *([] if is_lost else [(stops, ended_at)]))
+        for ends, time in places:
+            if (at := moment(time)) is not None and at < until:
+                ends.setdefault(as_text(version), []).append((at, as_text(host)))
     happenings = []
-    for version, runners in starts.items():
-        inside = [start for start in runners if since <= start[0] < until]
-        if inside:
-            hosts = ", ".join(sorted({host for _, host in inside}))
-            word = "new version" if len(inside) == len(runners) and len(starts) > 1 else "version"
-            text = f"{count_noun(len(inside), 'runner')} started with {word} {version} on {hosts}"
-            text += f" and {'is' if len(inside) == 1 else 'are'} still registered"
-            happenings.append(Happening(min(inside)[0], text))
+    for verb, ends in (("started", starts), ("stopped", stops)):
+        for version, runners in ends.items():
+            if inside := [end for end in runners if end[0] >= since]:
+                is_new = ends is starts and len(inside) == len(runners) and len(starts) > 1
+                of_version = f"{count_noun(len(inside), 'runner')} of {'new ' * is_new}version {version}"
+                hosts = ", ".join(sorted({host for _, host in inside}))
+                happenings.append(Happening(min(inside)[0], f"{of_version} {verb} on {hosts}"))
     return happenings
+
+
+async def _runners(tx: Transaction, since: datetime) -> Sequence[Any]:
+    """Version, host, start, end and 1 if it was lost, of the live runners and of those that ended since a time."""
+    live, ended = tx.tables.runner.c, tx.tables.ended_runner.c
+    registered = sa.select(*readable(tx, [live.version, live.host, live.started_at]), sa.null(), sa.false())
+    columns = readable(tx, [ended.version, ended.host, ended.started_at, ended.ended_at, ended.lost])
+    removed = sa.select(*columns).where(ended.ended_at >= since).order_by(ended.ended_at).limit(MOST_LOST)
+    return [row for part in (registered, removed) for row in await tx.rows(part)]
 
 
 async def _breakers(tx: Transaction, since: datetime, until: datetime) -> list[Happening]:
@@ -218,13 +227,13 @@ def _attempts(ends: Ends) -> str:
 
 async def _lost_runners(tx: Transaction, since: datetime, until: datetime) -> Sequence[Any]:
     """Id, process, host, last heartbeat, end and running tasks of lost runners; 1 if a rescue has removed it."""
-    runner, lost, task = tx.tables.runner.c, tx.tables.lost_runner.c, tx.tables.task.c
+    runner, ended, task = tx.tables.runner.c, tx.tables.ended_runner.c, tx.tables.task.c
     running = sa.select(sa.func.count()).where(task.runner_id == runner.id, is_state(task.state, State.RUNNING))
     registered = readable(tx, [runner.id, runner.pid, runner.host, runner.heartbeat_at, runner.lease_until])
     silent = sa.select(*registered, running.scalar_subquery()).where(runner.lease_until < db_now())
-    columns = readable(tx, [lost.runner_id, lost.pid, lost.host, lost.heartbeat_at, lost.lost_at, lost.tasks])
-    removed = sa.select(*columns).where(lost.lost_at >= since, lost.heartbeat_at < until)
-    parts = (silent.where(runner.heartbeat_at < until), removed.order_by(lost.lost_at.desc()).limit(MOST_LOST))
+    columns = readable(tx, [ended.runner_id, ended.pid, ended.host, ended.heartbeat_at, ended.ended_at, ended.tasks])
+    removed = sa.select(*columns).where(ended.ended_at >= since, ended.heartbeat_at < until, ended.lost)
+    parts = (silent.where(runner.heartbeat_at < until), removed.order_by(ended.ended_at.desc()).limit(MOST_LOST))
     return [(*row, is_lost) for is_lost, part in enumerate(parts) for row in await tx.rows(part)]
 
 

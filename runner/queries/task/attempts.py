@@ -70,11 +70,11 @@ async def attempts_of(tx: Transaction, id: int) -> list[Attempt]:
 
 
 def process_id(tables: Tables, runner_id: sa.ColumnElement[Any]) -> sa.Label[Any]:
-    """The process id of a live or a lost runner, as the column `pid`; null if the runner has ended."""
-    live, lost = tables.runner.c, tables.lost_runner.c
+    """The process id of a live or an ended runner, as the column `pid`; null if its row was pruned."""
+    live, ended = tables.runner.c, tables.ended_runner.c
     of_live = sa.select(live.pid).where(live.id == runner_id).scalar_subquery()
-    of_lost = sa.select(lost.pid).where(lost.runner_id == runner_id).scalar_subquery()
-    return sa.func.coalesce(of_live, of_lost).label("pid")
+    of_ended = sa.select(ended.pid).where(ended.runner_id == runner_id).scalar_subquery()
+    return sa.func.coalesce(of_live, of_ended).label("pid")
 
 
 async def last_rule(tx: Transaction, id: int, attempt: int) -> str:

@@ -150,7 +150,7 @@ class TaskDetail:
         same_key: the newest other tasks of its handler with its key.
         stuck: the verbs of live runners that could not change its row, with the reasons.
         workflow: its workflow; None outside of workflows.
-        pid: the process id of the runner of its last attempt; None if that runner has ended and was not lost.
+        pid: the process id of the runner of its last attempt; None if it is unknown.
     """
 
     task: Annotated[TaskRow, Flat()]

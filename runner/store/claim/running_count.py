@@ -171,10 +171,10 @@ def _later(tables: Tables, dialect: Dialect) -> sa.Subquery:
     """The running tasks that were claimed since a time, runner by runner, and older ones by id."""
     task, since = tables.task, from_position(sa.bindparam("since", type_=PositionTime))
     names = ("id", "queue", "handler", "tenant", "claimed_at")
-    row, live, lost = task.alias("recent"), tables.runner.c, tables.lost_runner.c
-    # A runner that was lost before this time has claimed nothing since.
-    ids_of_lost = sa.select(lost.runner_id).where(lost.lost_at >= since)
-    runners = sa.union_all(sa.select(live.id), ids_of_lost).subquery("runners")
+    row, live, ended = task.alias("recent"), tables.runner.c, tables.ended_runner.c
+    # A runner that ended before this time has claimed nothing since.
+    ids_of_ended = sa.select(ended.runner_id).where(ended.ended_at >= since)
+    runners = sa.union_all(sa.select(live.id), ids_of_ended).subquery("runners")
     mine = sa.select(*(row.c[name] for name in names)).where(
         row.c.runner_id == runners.c.id, is_state(row.c.state, State.RUNNING), row.c.claimed_at >= since
     )

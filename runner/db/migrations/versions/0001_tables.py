@@ -37,7 +37,7 @@ def upgrade(op: Operations) -> None:
     _task_queue(op)
     _task_handler(op)
     _task_runner(op)
-    _task_lost_runner(op)
+    _task_ended_runner(op)
     _task_minute(op)
     _task_schedule(op)
     _task_tick(op)
@@ -536,18 +536,20 @@ def _task_runner(op: Operations) -> None:
     )
 
 
-def _task_lost_runner(op: Operations) -> None:
+def _task_ended_runner(op: Operations) -> None:
     op.create_table(
-        "task_lost_runner",
+        "task_ended_runner",
         sa.Column("runner_id", BigId, primary_key=True, autoincrement=False),
         sa.Column("host", sa.Text, nullable=False),
         sa.Column("pid", sa.Integer, nullable=False),
         sa.Column("version", sa.Text, nullable=False),
+        sa.Column("started_at", Instant, nullable=False),
         sa.Column("heartbeat_at", Instant, nullable=False),
-        sa.Column("lost_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("ended_at", Instant, nullable=False, server_default=db_now()),
+        sa.Column("lost", sa.Boolean, nullable=False),
         sa.Column("tasks", sa.Integer, nullable=False),
     )
-    op.create_index("task_lost_runner", "at", "lost_at")
+    op.create_index("task_ended_runner", "at", "ended_at")
 
 
 def _task_minute(op: Operations) -> None:

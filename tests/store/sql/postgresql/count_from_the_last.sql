@@ -17,9 +17,9 @@ FROM (
         SELECT task_runner.id AS id
         FROM task_runner
         UNION ALL
-        SELECT task_lost_runner.runner_id AS runner_id
-        FROM task_lost_runner
-        WHERE task_lost_runner.lost_at >= ('epoch'::timestamptz + :since::BIGINT * interval '1 microsecond')
+        SELECT task_ended_runner.runner_id AS runner_id
+        FROM task_ended_runner
+        WHERE task_ended_runner.ended_at >= ('epoch'::timestamptz + :since::BIGINT * interval '1 microsecond')
     ) AS runners
     JOIN LATERAL (
         SELECT

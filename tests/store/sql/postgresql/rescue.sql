@@ -18,20 +18,22 @@ FROM task_runner
 WHERE task_runner.lease_until < statement_timestamp()
 ORDER BY task_runner.id
 FOR UPDATE SKIP LOCKED;
-INSERT INTO task_lost_runner(runner_id, host, pid, version, heartbeat_at, tasks)
+INSERT INTO task_ended_runner(runner_id, host, pid, version, started_at, heartbeat_at, lost, tasks)
 SELECT
     task_runner.id,
     task_runner.host,
     task_runner.pid,
     task_runner.version,
+    task_runner.started_at,
     task_runner.heartbeat_at,
+    :param_1 AS anon_1,
     (
         SELECT count(*) AS count_1
         FROM task
         WHERE task.runner_id = task_runner.id AND task.state = 'running'
-    ) AS anon_1
+    ) AS anon_2
 FROM task_runner
-WHERE task_runner.id = ANY (:param_1::BIGINT[])
+WHERE task_runner.id = ANY (:param_2::BIGINT[])
 ON CONFLICT DO NOTHING;
 DELETE FROM task_runner
 WHERE task_runner.id = ANY (:param_1::BIGINT[]);

@@ -21,9 +21,9 @@ FROM (
         SELECT task_runner.id AS id
         FROM task_runner
         UNION ALL
-        SELECT task_lost_runner.runner_id AS runner_id
-        FROM task_lost_runner
-        WHERE task_lost_runner.lost_at >= :since
+        SELECT task_ended_runner.runner_id AS runner_id
+        FROM task_ended_runner
+        WHERE task_ended_runner.ended_at >= :since
     ) AS runners
     JOIN task AS candidate ON candidate.id IN (
         SELECT recent.id

@@ -17,22 +17,24 @@ SELECT task_runner.id
 FROM task_runner
 WHERE task_runner.lease_until < strftime('%Y-%m-%d %H:%M:%f', 'now')
 ORDER BY task_runner.id;
-INSERT INTO task_lost_runner(runner_id, host, pid, version, heartbeat_at, tasks)
+INSERT INTO task_ended_runner(runner_id, host, pid, version, started_at, heartbeat_at, lost, tasks)
 SELECT
     task_runner.id,
     task_runner.host,
     task_runner.pid,
     task_runner.version,
+    task_runner.started_at,
     task_runner.heartbeat_at,
+    :param_1 AS anon_1,
     (
         SELECT count(*) AS count_1
         FROM task
         WHERE task.runner_id = task_runner.id AND task.state = 'running'
-    ) AS anon_1
+    ) AS anon_2
 FROM task_runner
 WHERE task_runner.id IN (
-    SELECT anon_2.value
-    FROM json_each(:param_1) AS anon_2
+    SELECT anon_3.value
+    FROM json_each(:param_2) AS anon_3
 )
 ON CONFLICT DO NOTHING;
 DELETE FROM task_runner
