@@ -402,7 +402,6 @@ class RolledBack(Exception):
     """Rolls back the operation, so that the next case starts from the same state."""
 
 
-@pytest.mark.representatives(2)
 @pytest.mark.parametrize("who", ROLES)
 async def test_a_role_has_exactly_its_rights(who: str, database: Database) -> None:
     done = {case.name for case in CASES if await may(database, case)}

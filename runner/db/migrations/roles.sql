@@ -86,7 +86,7 @@ GRANT UPDATE (version, run_at, finished_at, claimed_at, runner_id, duration) ON 
 GRANT INSERT, UPDATE, DELETE ON {task_unique} TO {operator}; -- a retried task takes its unique key back
 GRANT INSERT ON {task_queue}, {task_handler}, {task_checkpoint}, {task_signal} TO {operator};
 GRANT DELETE ON {task_signal} TO {operator}; -- an undo withdraws a signal that was not received
-GRANT DELETE ON {task_step} TO {operator}; -- rewind forgets steps
+GRANT DELETE ON {task_step}, {task_dependency} TO {operator}; -- rewind forgets steps, and calls of children
 GRANT UPDATE (
     paused_at, paused_until, paused_by, paused_why,
     {limit_columns}, rate_spent, limited_at, limited_by, limited_why
