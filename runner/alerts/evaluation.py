@@ -4,7 +4,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from urllib.request import Request
 
@@ -60,7 +59,7 @@ def _group(alerts: Sequence[Alert]) -> Alert:
     titles = "; ".join(alert.title for alert in alerts[:NAMED])
     title, text = f"{len(alerts):,} alerts of the rule {alerts[0].rule}", f"{titles}; {len(alerts) - NAMED:,} more"
     advice = f"All of them: runner alerts --rule {alerts[0].rule}"
-    return replace(alerts[0], subject="", title=title, text=text, advice=advice)
+    return alerts[0]._replace(subject="", title=title, text=text, advice=advice)
 
 
 log = logging.getLogger("runner.alerts")
@@ -106,10 +105,8 @@ class Evaluation:
 def without_deliveries(facts: AlertFacts) -> AlertFacts:
     """Leave out the deliveries: one that fails must not cause a notice, whose delivery would fail too."""
     overview = facts.overview
-    return replace(
-        facts,
-        overview=replace(
-            overview,
+    return facts._replace(
+        overview=overview._replace(
             queues=tuple(queue for queue in overview.queues if queue.queue != QUEUE),
             pulses={queue: flows for queue, flows in overview.pulses.items() if queue != QUEUE},
             unknown=tuple(each for each in overview.unknown if each.handler != DELIVER),

@@ -166,8 +166,7 @@ class ThresholdOptions:
         if self.max_failing is not None and not 0 <= self.max_failing <= 100:  # noqa: PLR2004 - percent
             raise InvalidInput(why=f"--max-failing must be between 0 and 100, not {self.max_failing:g}")
         of_settings = Thresholds.of(settings)
-        return replace(
-            of_settings,
+        return of_settings._replace(
             dead=of_settings.dead if self.max_dead is None else self.max_dead,
             span=parse_duration(self.since),
             failing=of_settings.failing if self.max_failing is None else self.max_failing / 100,

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
@@ -148,8 +147,7 @@ def new_spec(handler: str, values: Mapping[str, Any], loaded: Handler | None) ->
     plain = {"timezone": values.get("tz")} | {name: values.get(name) for name in ("misfire", "overlap", "broadcast")}
     spec = ScheduleSpec(handler, rule, **{name: value for name, value in plain.items() if value is not None})
     options = plain_options({name: values[name] for name in SCHEDULE_OPTIONS if name in values})
-    spec = replace(
-        spec,
+    spec = spec._replace(
         payload=_payload(handler, values, loaded),
         options=write_options(options, loaded, broadcast=spec.broadcast),
         jitter=parse_duration(values.get("jitter", 0)).total_seconds(),

@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 
@@ -85,7 +85,7 @@ class StuckRows:
         Args:
             blocker: the session that locks the row, if known; None keeps the one of the try before.
         """
-        fault = replace(fault, fact=mask(one_line(fault.fact, LONGEST_FACT)))  # a trigger may raise any text
+        fault = fault._replace(fact=mask(one_line(fault.fact, LONGEST_FACT)))  # a trigger may raise any text
         entry = self._setbacks.get((verb, task))
         shortest, longest = PAUSES[fault.cause]
         if entry is None or entry.row.cause is not fault.cause:
@@ -96,7 +96,7 @@ class StuckRows:
             entry = self._setbacks[verb, task] = _Setback(row, 0.0, shortest / 2, entry.logged if entry else "")
         named = blocker or (entry.row.blocker if fault.cause is StuckCause.LOCKED else None)
         fact = entry.row.fact if blocker is None and fault == entry.fault else fault.fact  # with the name of the row
-        entry.row = replace(entry.row, fact=fact, tries=entry.row.tries + 1, blocker=named)
+        entry.row = entry.row._replace(fact=fact, tries=entry.row.tries + 1, blocker=named)
         entry.fault = fault
         entry.pause = min(longest, 2 * entry.pause)
         entry.due = time.monotonic() + entry.pause
@@ -188,7 +188,7 @@ class StuckRows:
             key, entry = unnamed[number]
             if self._setbacks.get(key) is entry and entry.row.blocker is None:
                 fact = with_place(entry.fault, lock).fact
-                entry.row = replace(entry.row, fact=fact, blocker=lock.session)
+                entry.row = entry.row._replace(fact=fact, blocker=lock.session)
                 self._log(entry)
 
     async def store(self, database: Database, runner_id: int) -> None:
@@ -269,7 +269,7 @@ async def locks_of_faults(database: Database, faults: Mapping[int, RowFault]) ->
 
 def with_place(fault: RowFault, lock: HeldLock) -> RowFault:
     """Add the row or the table to the fact of a fault, which names neither."""
-    return replace(fault, fact=f"{fault.fact} on {place_text(lock.table, lock.key)}")
+    return fault._replace(fact=f"{fault.fact} on {place_text(lock.table, lock.key)}")
 
 
 async def set_locked_apart(database: Database, stuck: StuckRows, verb: StuckVerb, tasks: Mapping[int, str]) -> None:

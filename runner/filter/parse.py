@@ -9,7 +9,6 @@ blanks, commas and stars literal; inside them a backslash escapes a quote or a b
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import NamedTuple
 
@@ -31,8 +30,7 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _SEPARATORS = {Operator.IN: ",", Operator.RANGE: "..", Operator.GLOB: "*"}
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
+class Term(NamedTuple):
     """One condition of a filter.
 
     Args:
@@ -57,8 +55,7 @@ class Term:
         return f"{minus}{self.field}{sign}{_SEPARATORS.get(self.operator, '').join(map(_format_value, values))}"
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(NamedTuple):
     """Terms that must all match; a filter without terms matches every task. Its text parses back to an equal filter."""
 
     terms: tuple[Term, ...] = ()

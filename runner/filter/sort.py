@@ -1,6 +1,5 @@
 """The order of a task list."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -53,8 +52,7 @@ SORTS = {
 """Every sort field, in display order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sort:
+class Sort(NamedTuple):
     """An order; its text parses back to an equal one.
 
     Args:

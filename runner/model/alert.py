@@ -1,6 +1,5 @@
 """Alerts: the rules by name, a problem that a rule found, and its silence."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -62,8 +61,7 @@ class Severity(StrEnum):
     NOTE = "note"
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(NamedTuple):
     """One problem; rule and subject identify it.
 
     Args:
@@ -96,8 +94,7 @@ def alert_name(rule: str, subject: str) -> str:
     return f"{rule}:{subject}" if subject else rule
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
+class Silence(NamedTuple):
     """A silence: its alerts cause no notice until it ends.
 
     Args:
@@ -114,8 +111,7 @@ class Silence:
         return alert == self.name or alert.partition(":")[0] == self.name
 
 
-@dataclass(frozen=True, slots=True)
-class AlertRecord:
+class AlertRecord(NamedTuple):
     """An alert as the evaluations stored it.
 
     Args:

@@ -1,9 +1,8 @@
 """Schedules: the definition of a periodic rule, and the words for its policies."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from runner.model.task import Described
 
@@ -39,8 +38,7 @@ class TickOutcome(StrEnum):
     """An operator ran the schedule."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduleSpec:
+class ScheduleSpec(NamedTuple):
     """The definition of a schedule: the columns that people set.
 
     Args:
@@ -74,5 +72,5 @@ class ScheduleSpec:
         return cls(**{name: values[name] for name in SPEC_COLUMNS if name in values})
 
 
-SPEC_COLUMNS = tuple(field.name for field in fields(ScheduleSpec))
+SPEC_COLUMNS = ScheduleSpec._fields
 """The columns of a definition."""

@@ -1,6 +1,5 @@
 """Step: a durable part of a task, whose stored result later attempts use."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -81,8 +80,7 @@ class StepWrite(NamedTuple):
     duration: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Signal:
+class Signal(NamedTuple):
     """A signal that a task has received.
 
     Args:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
@@ -40,8 +39,7 @@ class StuckCause(StrEnum):
     """The database refuses the change: a trigger or a constraint raises an error, or the row is damaged."""
 
 
-@dataclass(frozen=True, slots=True)
-class BlockingSession:
+class BlockingSession(NamedTuple):
     """The session of the database that locks a row.
 
     Args:
@@ -100,8 +98,7 @@ class RowPlace(NamedTuple):
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class RowFault:
+class RowFault(NamedTuple):
     """The reason why the database did not change a row.
 
     Args:
@@ -123,8 +120,7 @@ LOCKED = RowFault(StuckCause.LOCKED, "the row is locked by another transaction")
 """The reason of a verb that skips locked rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class StuckRow:
+class StuckRow(NamedTuple):
     """A row of a task that a verb could not change.
 
     Args:
@@ -169,7 +165,10 @@ def stored_stuck(rows: Sequence[StuckRow]) -> str | None:
     """Write stuck rows as JSON text for the registry of runners; None without any."""
     if not rows:
         return None
-    listed = [asdict(row) | {"since": row.since.isoformat()} for row in rows[:MOST_STORED]]
+    listed = [
+        row._asdict() | {"since": row.since.isoformat(), "blocker": row.blocker and row.blocker._asdict()}
+        for row in rows[:MOST_STORED]
+    ]
     return json.dumps({"total": len(rows), "rows": listed})
 
 

@@ -3,7 +3,6 @@
 import difflib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -95,7 +94,7 @@ async def edit_schedule(
         ScheduleConflict: it has changed since `version`.
     """
     row = await lock_schedule(tx, id, version)
-    spec = replace(ScheduleSpec.of(row), **changes)
+    spec = ScheduleSpec.of(row)._replace(**changes)
     check_spec(spec, payload_limit)
     if {"handler", "payload"} & changes.keys():
         await check_arguments(tx, spec)

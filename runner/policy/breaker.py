@@ -8,7 +8,6 @@ state, which is in the registry row of the handler; see runner.store.breaker.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import isfinite
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
@@ -33,8 +32,7 @@ TIMEOUT = "Timeout"
 EXAMPLES = "such as 10/min, 5/30s or 100/5min"
 
 
-@dataclass(frozen=True, slots=True)
-class Breaker:
+class Breaker(NamedTuple):
     """When a handler stops, and how it starts again.
 
     Args:

@@ -1,7 +1,6 @@
 """claim facts: the data that the conditions of a claim read about a task, and the explanations that they return."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
@@ -41,8 +40,7 @@ class Explanation(NamedTuple):
     common: CommonCause | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RemedyStep:
+class RemedyStep(NamedTuple):
     """One change an operator can make.
 
     Args:

@@ -4,9 +4,8 @@ The conditions are in runner.policy.claim_conditions and runner.policy.limits, t
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -27,8 +26,7 @@ from runner.policy.limits import WithinLimits
 from runner.policy.selection import selected
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimPolicy:
+class ClaimPolicy(NamedTuple):
     """An order, and the conditions that a task must meet.
 
     Args:

@@ -10,7 +10,6 @@ queue or handler. A limit per value of a task also changes runner.store.claim.le
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import tzinfo
 from shlex import quote
 from typing import Any, ClassVar, NamedTuple, Self
@@ -84,8 +83,7 @@ def read_limits(limit: int | None, per_tenant: int | None, rate: str | None) -> 
     return limits.columns if any(limits) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class LimitUsage:
+class LimitUsage(NamedTuple):
     """The limits of a queue or handler, and how far they are used.
 
     Args:
@@ -103,8 +101,8 @@ class LimitUsage:
     limits: SharedLimits
     at: float = 0.0
     spent: float | None = None
-    running: Mapping[str, int] = field(default_factory=dict)
-    holders: Mapping[str, int] = field(default_factory=dict)
+    running: Mapping[str, int] = {}
+    holders: Mapping[str, int] = {}
     since: str = ""
     by: str | None = None
     why: str | None = None

@@ -1,9 +1,8 @@
 """breakers: the breakers of handlers, and their next probes."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -15,8 +14,7 @@ from runner.queries.rows import as_text, moment, readable
 from runner.text.document import JsonProperty
 
 
-@dataclass(frozen=True, slots=True)
-class BreakerRow:
+class BreakerRow(NamedTuple):
     """The breaker of a handler.
 
     Args:

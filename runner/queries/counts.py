@@ -3,7 +3,6 @@
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from math import inf
@@ -85,8 +84,7 @@ SOON = 10.0
 """A backlog that is processed within this many seconds counts as none."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueCounts:
+class QueueCounts(NamedTuple):
     """The numbers of one queue.
 
     Args:

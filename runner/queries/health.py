@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
@@ -66,8 +65,7 @@ NEARLY_ALL = 0.9
 """The share of the allowed connections that is reported."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
+class OpenTransaction(NamedTuple):
     """The oldest open transaction.
 
     Args:
@@ -83,8 +81,7 @@ class OpenTransaction:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class DeadRows:
+class DeadRows(NamedTuple):
     """The dead rows of a table, which take space until a vacuum.
 
     Args:
@@ -109,8 +106,7 @@ class DeadRows:
         return f"VACUUM {self.table}"
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(NamedTuple):
     """The state of a database; fields that it does not have, or this login may not see, are None.
 
     Args:
@@ -135,12 +131,11 @@ class Health:
     hidden: int = 0
     oldest: OpenTransaction | None = None
     dead: tuple[DeadRows, ...] = ()
-    tables: Mapping[str, int] = field(default_factory=dict)
+    tables: Mapping[str, int] = {}
     stale: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HealthIssue:
+class HealthIssue(NamedTuple):
     """A problem of a database.
 
     Args:

@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
+from typing import NamedTuple
 
 from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
@@ -44,8 +44,7 @@ NEGLECTED = 60.0
 """Seconds since a task became due from which a handler without a runner is broken: a deploy takes a while."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slowdown:
+class Slowdown(NamedTuple):
     """The handler that takes most of a queue's time.
 
     Args:
@@ -58,8 +57,7 @@ class Slowdown:
     before: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnoses:
+class Diagnoses(NamedTuple):
     """Diagnoses that are too expensive for every refresh.
 
     Args:
@@ -67,12 +65,11 @@ class Diagnoses:
         errors: the most frequent error type of each failing queue.
     """
 
-    slow: Mapping[str, Slowdown] = field(default_factory=dict)
-    errors: Mapping[str, str] = field(default_factory=dict)
+    slow: Mapping[str, Slowdown] = {}
+    errors: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
+class Overview(NamedTuple):
     """The figures of one moment.
 
     Args:
@@ -95,8 +92,8 @@ class Overview:
     whole: datetime
     diagnoses: Diagnoses = Diagnoses()
     flows: tuple[MinuteFlow, ...] = ()
-    slots: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
-    waits: Mapping[str, Mapping[datetime, float]] = field(default_factory=dict)
+    slots: Mapping[int, Mapping[str, int]] = {}
+    waits: Mapping[str, Mapping[datetime, float]] = {}
 
     def last_minute(self, minutes: int) -> datetime:
         """The last minute of a plot: the last full one, or this one while only it has data."""
@@ -263,7 +260,7 @@ async def counted_overview(tx: Transaction) -> Overview:
     overview = await read_overview(tx)
     if not any(queue.is_capped for queue in overview.queues):
         return overview
-    return replace(overview, queues=deepened(overview.queues, await waiting(tx)))
+    return overview._replace(queues=deepened(overview.queues, await waiting(tx)))
 
 
 def deepened(queues: Sequence[QueueCounts], deep: Mapping[str, WaitingCounts]) -> tuple[QueueCounts, ...]:
@@ -276,8 +273,7 @@ def deepened(queues: Sequence[QueueCounts], deep: Mapping[str, WaitingCounts]) -
 
 
 def _with_waiting(queue: QueueCounts, deep: WaitingCounts) -> QueueCounts:
-    return replace(
-        queue,
+    return queue._replace(
         ready=_larger(queue.ready, deep.ready),
         scheduled=_larger(queue.scheduled, deep.scheduled),
         retrying=_larger(queue.retrying, deep.retrying),

@@ -1,10 +1,9 @@
 """Pauses, limits and breakers, by queue or handler."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -24,8 +23,7 @@ MOST = 1_000
 """Maximum number of rows of a registry that are read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(NamedTuple):
     """A pause in force.
 
     Args:
@@ -39,8 +37,7 @@ class Pause:
     why: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class RegistryEntry:
+class RegistryEntry(NamedTuple):
     """The registry entry of a queue or a handler.
 
     Args:
@@ -61,8 +58,7 @@ class RegistryEntry:
         return self.pause is not None or self.limits != UNLIMITED
 
 
-@dataclass(frozen=True, slots=True)
-class Pauses:
+class Pauses(NamedTuple):
     """The pauses in force."""
 
     queues: Mapping[str, Pause]

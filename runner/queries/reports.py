@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -69,8 +69,7 @@ class Flow:
         return number / finished if finished else None
 
 
-@dataclass(frozen=True, slots=True)
-class MinuteFlow:
+class MinuteFlow(NamedTuple):
     """The counts of one minute or step, for plots."""
 
     minute: datetime

@@ -4,10 +4,9 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
@@ -54,8 +53,7 @@ SlotKind: TypeAlias = str
 executor, by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerRow:
+class RunnerRow(NamedTuple):
     """A runner process.
 
     Args:
@@ -111,7 +109,7 @@ class RunnerRow:
     memory: int | None = None
     block: LoopBlock | None = None
     stuck: StuckReport = NOTHING_STUCK
-    executors: Mapping[str, ExecutorSlots] = field(default_factory=dict)
+    executors: Mapping[str, ExecutorSlots] = {}
 
     @JsonProperty
     def alive(self) -> bool:
@@ -239,8 +237,7 @@ def used_slots(runners: Iterable[RunnerRow]) -> tuple[int, int]:
     return busy, slots.total()
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerWithoutRunner:
+class HandlerWithoutRunner(NamedTuple):
     """A handler with waiting tasks that no live runner claims.
 
     Args:
@@ -304,7 +301,7 @@ async def _runners(tx: Transaction, statement: sa.Select[Any]) -> list[RunnerRow
     if not stuck:
         return found
     current = set(await current_stuck(tx, stuck))
-    return [replace(runner, stuck=runner.stuck.among(current)) if runner.stuck.rows else runner for runner in found]
+    return [runner._replace(stuck=runner.stuck.among(current)) if runner.stuck.rows else runner for runner in found]
 
 
 def _executors(value: object) -> dict[str, ExecutorSlots]:
@@ -391,7 +388,7 @@ async def unknown_handlers(tx: Transaction) -> list[HandlerWithoutRunner]:
             hosts = () if "" in hosts else hosts
             result.append(HandlerWithoutRunner(handler, names, -min(unclaimed.values()), None, hosts))
     registry = await registry_entries(tx, tx.tables.handler) if result else {}
-    result = [replace(row, seen=registry[row.handler].last_seen) if row.handler in registry else row for row in result]
+    result = [row._replace(seen=registry[row.handler].last_seen) if row.handler in registry else row for row in result]
     return sorted(result, key=lambda row: (-row.due, row.handler))
 
 

@@ -1,7 +1,6 @@
 """stuck_rows: the rows of tasks that live runners could not change, and the sessions that lock them now."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import sqlalchemy as sa
 
@@ -44,4 +43,4 @@ async def with_sessions(tx: Transaction, rows: Iterable[StuckRow]) -> list[Stuck
     all_rows = list(rows)
     locked = sorted({row.task for row in all_rows if row.cause is StuckCause.LOCKED})
     sessions = {task: each for task, each in (await row_locks(tx, locked)).items() if each.certain} if locked else {}
-    return [replace(row, blocker=sessions.get(row.task, row.blocker)) for row in all_rows]
+    return [row._replace(blocker=sessions.get(row.task, row.blocker)) for row in all_rows]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from runner.errors import InvalidSettings, UnknownProfile
 from runner.model.home import config_folder
@@ -120,8 +120,7 @@ class Profile:
         return value
 
 
-@dataclass(frozen=True)
-class ConfigFile:
+class ConfigFile(NamedTuple):
     """The configuration file; an optional file that is missing has no profiles.
 
     Args:
@@ -132,7 +131,7 @@ class ConfigFile:
 
     path: Path
     default_profile: str | None = None
-    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    profiles: Mapping[str, Profile] = {}
     exists: bool = True
     unreachable: str = ""
 

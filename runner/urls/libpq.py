@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -14,8 +13,7 @@ from runner.model.home import expand_home
 SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
-@dataclass(frozen=True, slots=True)
-class Tls:
+class Tls(NamedTuple):
     """The protection of a connection.
 
     Args:

@@ -4,7 +4,6 @@ The actions themselves are in tasktui.actions.actions.
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -48,8 +47,7 @@ class TaskScope(NamedTuple):
     whole_words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
+class Targets(NamedTuple):
     """The current selection of a screen. An action reads it at the key press.
 
     Args:
@@ -135,8 +133,7 @@ def no_options(_answer: str) -> Sequence[object]:
     return ()
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     """A change that an operator can make.
 
     Args:
@@ -167,7 +164,7 @@ class Action:
 
     def without_prompt(self) -> "Action":
         """Return the action without an input of its own."""
-        return replace(self, prompt="", default="", required=False)
+        return self._replace(prompt="", default="", required=False)
 
 
 class Confirmation(NamedTuple):

@@ -1,7 +1,6 @@
 """Silencing of alerts: its confirmation."""
 
 from collections.abc import Coroutine
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -53,7 +52,7 @@ async def ask_to_silence(action: Action, session: Session, name: str, length: st
     else:
         about = [content(("It sends no notices until the silence ends", "bold strong"))]
         about += [content(f"  {line(records.firing[name].title)}")] if name in records.firing else []
-        named, title, of = replace(action, default=length or action.default, required=not length), "", ""
+        named, title, of = action._replace(default=length or action.default, required=not length), "", ""
     return Question(
         named,
         about,

@@ -1,7 +1,6 @@
 """Actions on breakers: open and close."""
 
 from collections.abc import Coroutine
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +47,7 @@ async def ask_for_breaker(action: Action, session: Session, handler: str, wait: 
         return Notice(
             f"The breaker of {line(handler)} is open already; close it first with :breaker {line(handler)}", bad=True
         )
-    named = action.without_prompt() if closes else replace(action, default=wait or action.default, required=not wait)
+    named = action.without_prompt() if closes else action._replace(default=wait or action.default, required=not wait)
     return Question(
         named,
         _about_breaker(row, held),

@@ -1,7 +1,7 @@
 """Editing: the forms for one task and for many."""
 
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -179,8 +179,7 @@ async def _bulk_form(action: Action, session: Session, parts: Mapping[str, Targe
 
         async def of_database(each: Session, targets: Targets) -> ActionPlan:
             changes, spread, values = read(typed, times[each.name])  # +10m is relative to the clock of each database
-            edit = replace(
-                action,
+            edit = action._replace(
                 operation=lambda by, _answer: partial(edit_all, changes=changes, by=by, spread=spread),
                 options=lambda _answer: words,
             )

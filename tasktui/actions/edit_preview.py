@@ -1,7 +1,6 @@
 """The preview of an edit: the meaning of each text, with the runs before and after."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from math import inf
 from typing import Any, NamedTuple
@@ -183,8 +182,8 @@ def outlook(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> Outlo
     values, running = parsed.edited(), task.state is State.RUNNING
     before, first_before = forecast(task, detail.retry or detail.handler_retry, detail.at), task.attempt + 1 + running
     if requeues(detail):
-        task = replace(task, shown=Shown.READY, attempt=0, run_at=detail.at)
-    task = replace(task, **{name: values[name] for name in ("run_at", "max_attempts") if name in values})
+        task = task._replace(shown=Shown.READY, attempt=0, run_at=detail.at)
+    task = task._replace(**{name: values[name] for name in ("run_at", "max_attempts") if name in values})
     retry = detail.retry if parsed.retry is KEEP else parsed.retry
     after = forecast(task, retry or detail.handler_retry, detail.at)
     if len(after) >= (task.max_attempts or inf) - task.attempt - running:

@@ -1,7 +1,6 @@
 """Confirmations of pauses, limits and runner commands."""
 
 from collections.abc import Coroutine, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -60,7 +59,7 @@ async def ask_to_pause(
     if current is not None and not resume:
         until = formatting.exact(current.until, await session.read(clock), session.zone) if current.until else "resumed"
         return Notice(f"{str(target).capitalize()} is already paused until {until}; resume it first", bad=True)
-    named = replace(action, default=length or action.default, required=not length)
+    named = action._replace(default=length or action.default, required=not length)
     return await _ask_about_pause(named, session, target, reason)
 
 

@@ -76,7 +76,7 @@ async def _ask(planned: ActionPlan, session: Session) -> Dialog:
     if len(places.checkpoints) < 2 and not places.steps:
         why = "one checkpoint and no step" if places.checkpoints else "neither a checkpoint nor a step"
         return Notice(f"{planned.action.label}: task {task.id} ({line(task.handler)}) has {why}", bad=True)
-    asked = question(replace(planned, action=replace(planned.action, default=places.default)), session)
+    asked = question(replace(planned, action=planned.action._replace(default=places.default)), session)
     if isinstance(asked, Question):
         asked = replace(asked, change=partial(_rewind, asked.change), meaning=places.meaning)
     return asked

@@ -137,7 +137,7 @@ def ask_to_pause(action: Action, session: Session, targets: Targets) -> Dialog |
     about = [
         content(f"Paused by {line(row.pause.by)} until {until}: {line(row.pause.why)}"),
     ]
-    resume = replace(action.without_prompt(), name="schedules resume", label="Resume")
+    resume = action.without_prompt()._replace(name="schedules resume", label="Resume")
     return _question(resume, row, about, partial(_resume, session, row))
 
 
@@ -201,7 +201,7 @@ def _edit_errors(row: "ScheduleRow", typed: Mapping[str, str]) -> dict[str, str]
     from runner.policy.schedule_ticks import check_spec
 
     try:
-        check_spec(replace(row.spec, **_edited(row, typed)))
+        check_spec(row.spec._replace(**_edited(row, typed)))
     except InvalidInput as error:
         field = str(error.fields.get("field", "rule"))
         return {field if field in ("timezone", "overlap", "misfire", "payload") else "rule": str(error.fields["why"])}
@@ -213,7 +213,7 @@ def _edit_preview(row: "ScheduleRow", now: datetime, typed: Mapping[str, str]) -
     if _edit_errors(row, typed):
         return []
     values = _edited(row, typed)
-    spec = replace(row.spec, **values)
+    spec = row.spec._replace(**values)
     times = rule_rows(spec.timezone, now, 2 * COLUMN, spec.rule, low=False)
     return [*(_differences(row, values) or ["no changes yet"]), *("".join(text for text, _ in each) for each in times)]
 
@@ -240,7 +240,7 @@ async def _confirm_edit(action: Action, session: Session, row: "ScheduleRow", ty
     values = _edited(row, typed)
     if not values:
         raise InvalidInput(why="edit a value first")
-    spec = replace(row.spec, **values)
+    spec = row.spec._replace(**values)
     if "payload" in values:
         await session.read(check_arguments, spec)
     texts = values if "payload" not in values else values | {"payload": typed["payload"].strip()}

@@ -52,7 +52,7 @@ async def ask_in_shards(action: Action, session: ShardsSession, parts: Mapping[s
     scope = next(iter(parts.values())).scope()
     if scope is None:
         return await asked(parts, "")
-    whole = {name: replace(targets, task_filter=lambda: scope.whole) for name, targets in parts.items()}
+    whole = {name: targets._replace(task_filter=lambda: scope.whole) for name, targets in parts.items()}
     wider = await asked(whole, scope.whole_words)
     return await asked(parts, scope.words, wider if isinstance(wider, Question) else None)
 
@@ -92,7 +92,7 @@ def _sum(plans: Mapping[str, ActionPlan]) -> ActionPlan:
         total_of(own.eligible for own in each),
         _added(own.groups for own in each),
         _added(own.skipped for own in each),
-        tuple(replace(task, id=ShardId(name, task.id)) for name, own in named for task in own.samples)[:SAMPLES],
+        tuple(task._replace(id=ShardId(name, task.id)) for name, own in named for task in own.samples)[:SAMPLES],
         tuple(target._replace(id=ShardId(name, target.id)) for name, own in named for target in own.targets),
         None if first.task_filter is None else _unbounded(first.task_filter),
         sum(own.last for own in each),

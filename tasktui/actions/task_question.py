@@ -48,7 +48,7 @@ def refusal(planned: ActionPlan, task: TaskRow) -> Notice:
 async def _ask_for_signal(planned: ActionPlan, session: Session) -> Dialog:
     """Ask with the signal that most of the listed tasks wait for."""
     awaited = await session.read(awaited_signals, [task.id for task in planned.samples])
-    action = replace(planned.action, default=awaited[0]) if awaited else planned.action
+    action = planned.action._replace(default=awaited[0]) if awaited else planned.action
     return question(replace(planned, action=action), session, awaited=awaited)
 
 

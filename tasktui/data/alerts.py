@@ -1,7 +1,6 @@
 """Attention: the alerts of a database as lines of the overview, with pauses and hidden queues after them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, tzinfo
 from types import MappingProxyType
 from typing import NamedTuple
@@ -93,7 +92,7 @@ def attention(
         flows: results of the last ten minutes by queue and handler, which tell effects from causes.
     """
     overview = facts.overview
-    for cause in causes(alerts(facts), replace(facts, flows=flows), silences):
+    for cause in causes(alerts(facts), facts._replace(flows=flows), silences):
         shown_cause = cause_line(cause, overview.at, facts.zone)
         effects = ", ".join(effect.title for effect in cause.effects)
         yield shown_cause._replace(text=f"{shown_cause.text}; so {effects}") if effects else shown_cause

@@ -167,7 +167,7 @@ def merged_detail(parts: Mapping[str, GroupDetail | None]) -> GroupDetail | None
 
     tasks = [each.tasks for each in details.values()]
     latest = [
-        replace(one, task=replace(one.task, id=ShardId(name, one.task.id)))
+        replace(one, task=one.task._replace(id=ShardId(name, one.task.id)))
         for name, each in details.items()
         for one in each.tasks.latest
     ]

@@ -172,8 +172,8 @@ def _in_shard(name: str, part: Workforce) -> Workforce:
 
     return replace(
         part,
-        runners=tuple(replace(runner, id=ShardId(name, runner.id)) for runner in part.runners),
-        tasks=tuple(replace(task, id=ShardId(name, task.id)) for task in part.tasks),
+        runners=tuple(runner._replace(id=ShardId(name, runner.id)) for runner in part.runners),
+        tasks=tuple(task._replace(id=ShardId(name, task.id)) for task in part.tasks),
         slots=named(part.slots),
         flows=named(part.flows),
         hours=part.hours._replace(done=named(part.hours.done)),

@@ -1,7 +1,7 @@
 """The overview of all shards of a profile: the queues of each, and their totals."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from runner.model.shard import ShardId
@@ -39,7 +39,7 @@ class OverviewReader:
         if not any(queue.is_capped for queue in last.queues):
             return now
         backlog = await self._backlog.get(None, lambda: session.read(read_backlog), session.distance)
-        return replace(now, queues=deepened(now.queues, backlog))
+        return now._replace(queues=deepened(now.queues, backlog))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ShardOverviews:
         """The running tasks in some shards, and the slots of their live runners; a process shares its slots."""
         known = {name: self.known[name] for name in shards if name in self.known}
         alive = [
-            replace(each, id=ShardId(name, each.id)) for name, overview in known.items() for each in overview.alive
+            each._replace(id=ShardId(name, each.id)) for name, overview in known.items() for each in overview.alive
         ]
         return used_slots(alive)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -287,7 +286,7 @@ def shards_of(group: Failures, data: object) -> Mapping[str, Count]:
 
 def parts_of(group: Failures | None, data: object, targets: Targets) -> Mapping[str, Targets]:
     """The targets in each shard of a group."""
-    return {} if group is None else dict.fromkeys(shards_of(group, data), replace(targets, by_shard=dict))
+    return {} if group is None else dict.fromkeys(shards_of(group, data), targets._replace(by_shard=dict))
 
 
 def main_database(session: Session, group: Failures, data: object) -> Session:

@@ -201,7 +201,7 @@ class OverviewScreen(LiveScreen):
         self._filter.named = rest.named if named == self._filter.names else None
         queues = now.queues if rest.backlog is None else deepened(now.queues, rest.backlog)
         self._counted = rest.backlog is not None or not any(queue.is_capped for queue in queues)
-        return replace(now, queues=queues, diagnoses=rest.diagnoses, waits=rest.waits, flows=rest.flows)
+        return now._replace(queues=queues, diagnoses=rest.diagnoses, waits=rest.waits, flows=rest.flows)
 
     async def _read_rest(self, tx: Transaction, last: Overview, named: Sequence[str]) -> "OverviewRest":
         """Run the expensive queries, about the problems of the last overview and the queues that a filter names."""
@@ -241,7 +241,7 @@ class OverviewScreen(LiveScreen):
         facts = AlertFacts(data, self.session.zone, Thresholds.of(self.session.settings))
         if self._slow is not None:
             slow = self._slow
-            facts = replace(facts, results=slow.results, blocked=slow.stuck, dead=slow.dead)
+            facts = facts._replace(results=slow.results, blocked=slow.stuck, dead=slow.dead)
         others = unavailable_databases(self.console.databases.behind)
         flows = self._slow.flows if self._slow is not None else NO_FLOWS
         problems = (*others, *attention(facts, self._silences, flows))

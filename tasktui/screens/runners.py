@@ -196,7 +196,7 @@ class RunnersScreen(LiveScreen):
             return data
         self._exited = last.id
         place = list(self._runners).index(last.id)
-        last = replace(last, lease=-1.0, cpu=None, memory=None, running_tasks=0)
+        last = last._replace(lease=-1.0, cpu=None, memory=None, running_tasks=0)
         return replace(data, runners=(*data.runners[:place], last, *data.runners[place:]))
 
     def refusal(self, key: str) -> str:
@@ -219,7 +219,7 @@ class RunnersScreen(LiveScreen):
         runner = self.runner()
         if runner is None or not isinstance(runner.id, ShardId):
             return {}
-        own = replace(runner, id=int(runner.id))
+        own = runner._replace(id=int(runner.id))
         return {runner.id.shard: Targets(runner=lambda: own)}
 
     def _texts(self) -> "Coroutine[Any, Any, Copyable] | None":

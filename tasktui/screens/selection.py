@@ -4,7 +4,6 @@ It also opens the dialogs that explain why the selected tasks are not running, a
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -74,7 +73,7 @@ class Selection:
         by_shard: dict[str, list[TaskRow]] = {}
         for task in self.tasks():
             if isinstance(task.id, ShardId):
-                by_shard.setdefault(task.id.shard, []).append(replace(task, id=int(task.id)))
+                by_shard.setdefault(task.id.shard, []).append(task._replace(id=int(task.id)))
         return {name: Targets(tasks=partial(_same, tasks), remarks=self.remarks) for name, tasks in by_shard.items()}
 
     def remarks(self) -> tuple[str, ...]:
@@ -323,7 +322,7 @@ def _show_why(
             _open_cause(screen, choice)
         elif choice is not None:
             parts = {session.name: choice.targets}
-            screen.actions.start_for(choice.action, replace(choice.targets, by_shard=lambda: parts))
+            screen.actions.start_for(choice.action, choice.targets._replace(by_shard=lambda: parts))
         elif rest:
             _open_why_each(screen, rest)
 

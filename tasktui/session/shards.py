@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn, Self, TypeVar
 
 from runner.db.transaction import Transaction
@@ -150,4 +150,4 @@ def database_of(session: Session, id: IdT) -> tuple[Session, IdT]:
 
 def shard_row(session: Session, name: str, task: TaskRow) -> TaskRow:
     """A task of a database with an id that has the shard, if the session has several."""
-    return replace(task, id=ShardId(name, task.id)) if isinstance(session, ShardsSession) else task
+    return task._replace(id=ShardId(name, task.id)) if isinstance(session, ShardsSession) else task

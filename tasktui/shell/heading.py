@@ -1,7 +1,6 @@
 """Heading: the database, the write lock, the health of the connection, and the screens."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from textwrap import wrap
 from typing import NamedTuple
@@ -35,8 +34,7 @@ class DatabaseTab(NamedTuple):
     front: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """The contents of the heading.
 
     Args:
@@ -69,7 +67,7 @@ class Status:
     age: str = ""
     host: str = ""
     zone: str = ""
-    counts: Mapping[str, Part] = field(default_factory=dict)
+    counts: Mapping[str, Part] = {}
     databases: Sequence[DatabaseTab] = ()
     lost: bool = False
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.events import Resize
+from textual.events import Resize, ScreenResume
 from textual.geometry import Size
 from textual.screen import ModalScreen
 from textual.widget import Widget
@@ -215,6 +215,11 @@ class LiveScreen(FramedScreen):
         self.bindings_updated_signal.subscribe(self, lambda _: self.call_after_refresh(self.frame.update_keys))
         self.set_interval(TICK, self._tick)
 
+    def _compositor_refresh(self) -> None:
+        """Draw, except within a batch: Textual would draw all lines, and discard them."""
+        if not self.app._batch_count:  # noqa: SLF001 - it has no public name
+            super()._compositor_refresh()
+
     def on_resize(self, event: Resize) -> None:
         """Lay out the parts again. A scroll bar, or a part that grows, changes no size of the screen."""
         if self.is_mounted and event.size != self._drawn:
@@ -238,13 +243,9 @@ class LiveScreen(FramedScreen):
         """Draw the heading of a dialog that opens in front."""
         self.call_after_refresh(self.frame.update_dialog)
 
-    def on_screen_resume(self) -> None:
-        """Read when the screen comes to the front."""
-        self.feed.hurry()
-        self._tick()
-
+    @on(ScreenResume)
     def action_reload(self) -> None:
-        """Read now."""
+        """Read now, and when the screen comes to the front."""
         self.feed.hurry()
         self._tick()
 

@@ -2,16 +2,14 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from runner.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Arguments:
+class Arguments(NamedTuple):
     """The parsed command line.
 
     Args:
@@ -44,7 +42,7 @@ class Arguments:
 
     def each(self) -> "tuple[Arguments, ...]":
         """The arguments for each database."""
-        return (self, *(replace(self, profile=name, others=()) for name in self.others))
+        return (self, *(self._replace(profile=name, others=()) for name in self.others))
 
     def settings(self) -> "Settings":
         """Collect the settings.

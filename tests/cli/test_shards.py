@@ -159,7 +159,7 @@ def test_a_page_ends_where_a_shard_may_have_an_earlier_task() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
 
     def listed(*minutes: int, following: int | None) -> TaskPage:
-        values: dict[str, Any] = dict.fromkeys(TaskRow.__dataclass_fields__)
+        values: dict[str, Any] = dict.fromkeys(TaskRow._fields)
         rows = [TaskRow(**values | {"id": each, "submitted_at": at + timedelta(minutes=each)}) for each in minutes]
         cursor = None if following is None else Cursor(following)
         return TaskPage(rows, cursor, following is not None, False, at, places={each: Cursor(each) for each in minutes})

@@ -1,7 +1,6 @@
 """Stuck rows as operators see them: in `check`, `why`, `show`, `runners` and JSON, from another process."""
 
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -107,7 +106,7 @@ def test_many_stuck_rows_are_counted(cli: Call, store: Store) -> None:
 
 
 def test_no_text_of_a_stuck_row_reaches_the_terminal_unsanitized(cli: Call, store: Store) -> None:
-    session = replace(SESSION, application=EVIL, user=EVIL, state=EVIL, statement=EVIL, prepared="")
+    session = SESSION._replace(application=EVIL, user=EVIL, state=EVIL, statement=EVIL, prepared="")
     task = plant(store, "settle", session, EVIL)
     for command in (("check",), ("why", task), ("why", task, "--json"), ("show", task), ("runners",)):
         result = cli(*command)

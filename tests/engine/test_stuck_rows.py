@@ -2,7 +2,6 @@
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import replace
 
 import psycopg
 import pytest
@@ -89,7 +88,7 @@ async def test_a_lock_of_another_table_is_named_with_the_next_heartbeat(
         session.execute("INSERT INTO task_handler (name) VALUES ('mail')")
         session.commit()
         ((address,),) = session.execute("SELECT ctid::text FROM task_handler FOR UPDATE").fetchall()
-        fault = replace(LOCKED, place=RowPlace("task_handler", address))
+        fault = LOCKED._replace(place=RowPlace("task_handler", address))
         for _ in range(5):
             stuck.set_apart("resolve", 1, "mail", fault)
             await stuck.store(database, 1)

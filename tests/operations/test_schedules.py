@@ -184,10 +184,10 @@ async def test_a_payload_that_does_not_fit_the_handler_is_refused(
         await database.write(edit_schedule, nightly, {"payload": payload}, BY)
     assert payload in str(refusal.value)
     with pytest.raises(InvalidSchedule, match=why):
-        await database.write(add_schedule, "other", replace(SPEC, payload=payload), BY)
+        await database.write(add_schedule, "other", SPEC._replace(payload=payload), BY)
     secret = '{"day": 1, "token": "t9"}'
     with pytest.raises(InvalidSchedule, match="no such argument") as refusal:
-        await database.write(add_schedule, "other", replace(SPEC, payload=secret), BY)
+        await database.write(add_schedule, "other", SPEC._replace(payload=secret), BY)
     assert "t9" not in str(refusal.value)
     assert replace(await row(database), upcoming=()) == replace(before, upcoming=())  # the next ticks pass
     assert await database.read(schedules, ["other"]) == []

@@ -1,5 +1,5 @@
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from types import SimpleNamespace
 from typing import Any
@@ -77,7 +77,7 @@ def test_no_change_is_certain_to_start_a_suspect() -> None:
 
 
 def test_no_change_is_certain_to_help_against_a_condition_without_a_remedy() -> None:
-    policy = replace(CLAIM_POLICY, conditions=(*CLAIM_POLICY.conditions, Curfew()))
+    policy = CLAIM_POLICY._replace(conditions=(*CLAIM_POLICY.conditions, Curfew()))
     assert [explanation.text for explanation in policy.explain(KnownFacts(), UTC)] == ["Task 7 has a curfew."]
     assert policy.remedies(KnownFacts()) is None
     assert policy.remedies(KnownFacts(task(id=8))) == []

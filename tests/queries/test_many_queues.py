@@ -1,7 +1,6 @@
 """Many queues: figures for people list some of them and add up the others, with a bounded number of rows."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any
 
@@ -155,8 +154,8 @@ async def test_queues_are_counted_by_name_beyond_the_listed_ones(
     assert [queue.queue for queue in found] == ["queue-07", "queue-17"]
     assert listed.isdisjoint({"queue-07", "queue-17"})
     every = {queue.queue: queue for queue in await crowded.read(counts, most=QUEUES + 1)}
-    assert [replace(queue, oldest=None) for queue in found] == [
-        replace(every[name], oldest=None) for name in ("queue-07", "queue-17")
+    assert [queue._replace(oldest=None) for queue in found] == [
+        every[name]._replace(oldest=None) for name in ("queue-07", "queue-17")
     ]
     # Only the last hour knows these queues now, and its list has two of them.
     await change(crowded, sa.delete(crowded.tables.task))

@@ -1,5 +1,4 @@
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -135,8 +134,8 @@ class TestCounts:
         every = {queue.queue: queue for queue in await database.read(counts)}
         listed = {queue.queue: queue for queue in await database.read(counts, most=4)}
         assert list(listed) == ["aa old", "zz failing", "zz lost", "zz paused"]
-        steady = {name: replace(queue, oldest=None) for name, queue in every.items()}
-        assert {name: replace(queue, oldest=None) for name, queue in listed.items()}.items() <= steady.items()
+        steady = {name: queue._replace(oldest=None) for name, queue in every.items()}
+        assert {name: queue._replace(oldest=None) for name, queue in listed.items()}.items() <= steady.items()
         assert (listed["aa old"].ready, listed["aa old"].scheduled) == (Count(2), Count(1))
         assert listed["aa old"].oldest == pytest.approx(900, abs=30)
         assert (listed["zz failing"].dead, listed["zz failing"].minute.failed) == (Count(2), 5)

@@ -456,7 +456,7 @@ async def test_a_terminated_running_task_states_the_next_step(
     assert task_facts.terminated is not None
     assert task_facts.terminated.at is not None
     silent = (task_facts.at - task_facts.terminated.at).total_seconds() + (-0.1 if beat else 0.1)
-    task_facts = replace(task_facts, runner=replace(task_facts.runner, threaded=threaded, heartbeat_age=silent))
+    task_facts = replace(task_facts, runner=task_facts.runner._replace(threaded=threaded, heartbeat_age=silent))
     *_, asked = causes(task_facts, UTC)
     assert re.search(f"Termination was requested by ana .*{sentence}", asked.text)
 

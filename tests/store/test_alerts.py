@@ -1,7 +1,6 @@
 """An evaluation stores what fires, and of several evaluations one sends each notice."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -104,7 +103,7 @@ async def test_older_figures_do_not_bring_a_resolved_alert_back(database: Databa
 
 
 async def test_the_alerts_of_a_rule_that_fires_as_a_whole_are_not_over(database: Database) -> None:
-    whole = replace(LATE, subject="", title="9 alerts queue-late")
+    whole = LATE._replace(subject="", title="9 alerts queue-late")
     assert names(await evaluate(database, LATE)) == ([LATE.name], [])
     await age(database, "seen_at", seconds=4 * EVERY)
     assert names(await evaluate(database, whole)) == (["queue-late"], [])

@@ -1,7 +1,6 @@
 """The list of all alerts: causes with their effects, on any screen."""
 
 import re
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -68,7 +67,7 @@ def test_the_overview_and_the_list_word_an_alert_alike_and_fold_its_effects() ->
     flows = {("payments", "charge"): Flow(retried=40)}
     assert len(list(alerts(facts))) == 2
     (line,) = attention(facts, flows=flows)
-    (cause,) = folded(list(alerts(facts)), replace(facts, flows=flows))
+    (cause,) = folded(list(alerts(facts)), facts._replace(flows=flows))
     assert line.sentence == f"{as_attention(cause.alert).sentence}; so payments is failing"
     assert len(list(attention(facts))) == 2  # Without the results of handlers, the cause of a queue is unknown.
 

@@ -35,7 +35,7 @@ def row(id: int = 1, shown: Shown = Shown.READY, **values: Any) -> TaskRow:
     task = TaskRow(
         id, shown, 0, "mail", "smtp.send", None, 1, 0, 4, 0, NOW, NOW, None, None, None, None, None, False, None
     )
-    return replace(task, **values)
+    return task._replace(**values)
 
 
 def story(task: TaskRow, payload: str = '{"to": "ana"}', retry: str | None = "1m,5m") -> TaskDetail:

@@ -68,7 +68,7 @@ NONE = Count()
 
 def queue(name: str = "mail", **values: object) -> QueueCounts:
     usual = QueueCounts(name, NONE, NONE, NONE, NONE, NONE, NONE, NONE, None, NONE, Flow(), Flow(), None)
-    return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
+    return usual._replace(**values)  # type: ignore[arg-type] # the test knows the fields
 
 
 BEHIND = queue(ready=Count(18_240), oldest=252.0, arrived=Count(210), minute=Flow(succeeded=170, died=10))
@@ -76,12 +76,12 @@ BEHIND = queue(ready=Count(18_240), oldest=252.0, arrived=Count(210), minute=Flo
 
 def runner(**values: object) -> RunnerRow:
     usual = RunnerRow(7, "web-3", 4117, "1", None, 1.0, 14.0, ("h",), (), (), 8, 0, (), 0, 3, 3, None)
-    return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
+    return usual._replace(**values)  # type: ignore[arg-type] # the test knows the fields
 
 
 def overview_of(*queues: QueueCounts, **values: object) -> Overview:
     usual = Overview(AT, queues, {}, (), (), {}, (), AT)
-    return replace(usual, **values)  # type: ignore[arg-type] # the test knows the fields
+    return usual._replace(**values)  # type: ignore[arg-type] # the test knows the fields
 
 
 def names_in_order(overview: Overview) -> list[str]:
@@ -225,7 +225,7 @@ def test_a_runner_with_the_failing_handlers_alone_is_not_at_fault() -> None:
 
 @pytest.mark.parametrize("mended", [{"arrived": Count(170)}, {"oldest": 4.0}, {"ready": Count(20)}])
 def test_a_queue_that_keeps_up_is_not_behind(mended: dict[str, object]) -> None:
-    assert not replace(BEHIND, **mended).falls_behind  # type: ignore[arg-type] # the test knows the fields
+    assert not BEHIND._replace(**mended).falls_behind  # type: ignore[arg-type] # the test knows the fields
 
 
 def test_dead_tasks_are_counted_by_handler() -> None:
@@ -382,7 +382,7 @@ def test_what_nobody_takes_and_what_is_paused_is_told() -> None:
     overview = overview_of(
         queue("reports", paused=pause),
         unknown=(HandlerWithoutRunner("ghost.run", ("mail",), 61.0, None),),
-        handlers={"a.b": replace(pause, until=None, why=None)},
+        handlers={"a.b": pause._replace(until=None, why=None)},
         runners=(runner(),),
     )
     assert sentences(overview) == [
@@ -395,20 +395,20 @@ def test_what_nobody_takes_and_what_is_paused_is_told() -> None:
         empty_in(overview.queues[0], overview.pause_end(overview.queues[0], UTC)).text
         == f"‖ {AT + timedelta(hours=1):%H:%M}"
     )
-    assert overview.pause_end(queue(paused=replace(pause, until=AT + timedelta(days=3))), UTC) == "23 Nov"
+    assert overview.pause_end(queue(paused=pause._replace(until=AT + timedelta(days=3))), UTC) == "23 Nov"
 
 
 def test_a_handler_without_a_runner_is_named_before_the_queue_that_waits_for_it() -> None:
-    waiting = replace(BEHIND, minute=Flow())
+    waiting = BEHIND._replace(minute=Flow())
     ghost = HandlerWithoutRunner("ghost.run", ("mail",), 61.0, None)
     failing = {"sms": [MinuteFlow(AT - MINUTE, Flow(retried=20))]}
     overview = overview_of(waiting, queue("sms"), unknown=(ghost,), runners=(runner(),), pulses=failing)
     first, second = alerts_of(overview)
     assert first.sentence == "no live runner takes ghost.run: due for 1m01s, queue mail: 18,240 ready, none ends"
     assert (first.role, second.title) == ("dead", "sms is failing")
-    fresh = replace(overview, unknown=(replace(ghost, due=59.0),))
+    fresh = overview._replace(unknown=(ghost._replace(due=59.0),))
     assert [alert.role for alert in alerts_of(fresh)] == ["dead", "retrying"]
-    others_end = replace(overview, queues=(BEHIND,))
+    others_end = overview._replace(queues=(BEHIND,))
     assert any("mail falls behind" in text for text in sentences(others_end))
 
 
@@ -416,11 +416,11 @@ def test_a_queue_without_a_runner_for_its_handler_is_listed_first() -> None:
     queues = [queue("a", minute=Flow(succeeded=1)), queue("z", ready=Count(3))]
     ghost = HandlerWithoutRunner("ghost.run", ("z",), 61.0, None)
     assert names_in_order(overview_of(*queues, unknown=[ghost])) == ["z", "a"]
-    assert names_in_order(overview_of(*queues, unknown=[replace(ghost, due=59.0)])) == ["a", "z"]
+    assert names_in_order(overview_of(*queues, unknown=[ghost._replace(due=59.0)])) == ["a", "z"]
 
 
 def test_a_failing_queue_is_listed_before_queues_that_fall_behind() -> None:
-    queues = [replace(BEHIND, queue="a"), replace(BEHIND, queue="b"), queue("z")]
+    queues = [BEHIND._replace(queue="a"), BEHIND._replace(queue="b"), queue("z")]
     assert names_in_order(overview_of(*queues)) == ["a", "b", "z"]
     failing = {"z": [MinuteFlow(AT, Flow(retried=12, succeeded=1))]}
     assert names_in_order(overview_of(*queues, pulses=failing)) == ["z", "a", "b"]
@@ -454,19 +454,19 @@ def test_a_narrow_alert_keeps_its_figures_and_its_key_and_loses_its_last_clauses
 def test_when_a_queue_is_empty_is_short() -> None:
     assert empty_in(BEHIND).text == "never"
     assert empty_in(queue()).text == ""
-    still = replace(BEHIND, arrived=Count(1), minute=Flow(succeeded=900), ready=Count(3))
+    still = BEHIND._replace(arrived=Count(1), minute=Flow(succeeded=900), ready=Count(3))
     assert (empty_in(still).text, empty_in(still, stopped=True).text) == ("0.2s", "no runner")
     assert empty_in(still, unclaimed=True).text == "0.2s"  # other handlers of the queue have runners
     stuck = queue(ready=Count(5), oldest=12.0)
     assert (empty_in(stuck).text, empty_in(stuck, unclaimed=True).text) == ("steady", "no runner")
     assert empty_in(queue(ready=Count(5), arrived=Count(9), minute=Flow(succeeded=9), oldest=12.0)).text == "steady"
-    going = replace(BEHIND, minute=Flow(succeeded=400), ready=Count(10_000, True))
+    going = BEHIND._replace(minute=Flow(succeeded=400), ready=Count(10_000, True))
     assert empty_in(going).text == ">52m37s"
     assert BEHIND.empty_in == inf
 
 
 def test_a_line_has_both_rates_and_the_last_hour() -> None:
-    row = queue_line(replace(BEHIND, arrived=Count(1234, True), running=Count(4)), [0, 1, 2], slots=16)
+    row = queue_line(BEHIND._replace(arrived=Count(1234, True), running=Count(4)), [0, 1, 2], slots=16)
     cells = [cell.text for cell in row.cells]
     assert "1.23k+" in cells
     assert "180" in cells
@@ -479,8 +479,8 @@ def test_the_wait_of_a_queue_grows_while_nothing_starts() -> None:
     minute = AT.replace(second=0)
     measured = {"mail": {minute - 3 * MINUTE: 500.0, minute - 50 * MINUTE: 2.0, minute - 90 * MINUTE: 9.0}}
     since = (AT - minute).total_seconds()
-    overview = replace(overview_of(BEHIND), waits=measured)
-    waits = overview.waits_of(replace(BEHIND, oldest=300.0 + since))
+    overview = overview_of(BEHIND)._replace(waits=measured)
+    waits = overview.waits_of(BEHIND._replace(oldest=300.0 + since))
     assert len(waits) == 60
     assert waits[-6:] == [0.0, 60.0, 120.0, 500.0, 240.0, 300.0]
     assert (waits[10], sum(waits[:10])) == (2.0, 0)
@@ -621,7 +621,7 @@ async def test_the_plots_go_back_a_day_on_request(busy: None, watch: Watch) -> N
 
 def test_what_was_counted_further_stands_where_counting_stopped_early() -> None:
     few, cut, far = Count(3), Count(1_000, True), Count(7_000)
-    shallow = [replace(queue("mail"), ready=cut, retrying=few), replace(queue("slow"), ready=cut)]
+    shallow = [queue("mail")._replace(ready=cut, retrying=few), queue("slow")._replace(ready=cut)]
     mail, slow = deepened(shallow, {"mail": WaitingCounts(far, Count(), Count(9_999))})
     assert (mail.ready, mail.retrying) == (far, few)
     assert slow.ready == cut

@@ -474,7 +474,7 @@ def test_an_error_is_brief_where_there_is_little_room() -> None:
 
 
 def test_a_row_shows_state_as_sign_and_word() -> None:
-    line = task_line(replace(row(7, Shown.RETRYING), cancel_requested=True), AT)
+    line = task_line(row(7, Shown.RETRYING)._replace(cancel_requested=True), AT)
     assert [cell.text for cell in line.cells[:2]] == ["7", "↻ retrying!"]
 
 

@@ -129,7 +129,7 @@ async def test_skipped_ticks_are_named_with_their_reason(database: Database) -> 
         await database.write(tick)
     board = await database.read(read_board, None)
     (schedule,) = board.rows
-    runs = [replace(run, task=run.task and replace(run.task, attempt=1, shown=Shown.RUNNING)) for run in schedule.runs]
+    runs = [replace(run, task=run.task and run.task._replace(attempt=1, shown=Shown.RUNNING)) for run in schedule.runs]
     schedule = replace(schedule, runs=tuple(runs))
     text = "".join(text for text, _ in sentence(board, schedule, UTC))
     assert text.endswith(". 3 of the last 4 ticks skipped: the run before was not finished.")

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import product
@@ -305,7 +304,7 @@ async def test_a_runner_that_exits_keeps_the_cursor_until_it_moves(
 async def test_stuck_rows_are_named_on_the_overview_and_by_their_runner(database: Database, watch: Watch) -> None:
     session = BlockingSession(4711, "psql", "mai", "idle in transaction", 312.0)
     stuck = StuckRow(41, "mail.send", "settle", StuckCause.LOCKED, "55P03 no lock", datetime.now(UTC), 4, session)
-    refused = replace(stuck, task=42, cause=StuckCause.REFUSED, fact="P0001 audit says no", blocker=None)
+    refused = stuck._replace(task=42, cause=StuckCause.REFUSED, fact="P0001 audit says no", blocker=None)
     runner = await add_runner(database, 1e6, pid=9, handlers='["mail.send"]', stuck=stored_stuck([stuck, refused]))
     for id in (41, 42):
         await add_live(database, "mail.send", id=id, state=State.RUNNING, runner_id=runner)

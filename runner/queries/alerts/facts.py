@@ -1,9 +1,8 @@
 """Facts: the figures that the rules of alerts judge."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from runner.queries.counting import Count
@@ -32,8 +31,7 @@ def shown(value: object, limit: int = MAX_TEXT) -> str:
     return clean(formatting.text(value), limit)
 
 
-@dataclass(frozen=True, slots=True)
-class AlertFacts:
+class AlertFacts(NamedTuple):
     """The figures of one moment; a rule without its figures finds nothing.
 
     Args:
@@ -52,11 +50,11 @@ class AlertFacts:
     overview: Overview
     zone: tzinfo = UTC
     thresholds: Thresholds = DEFAULT_THRESHOLDS
-    results: Mapping[int, Mapping[str, Flow]] = field(default_factory=dict)
+    results: Mapping[int, Mapping[str, Flow]] = {}
     blocked: "StuckTasks | None" = None
-    dead: Mapping[str, Count] = field(default_factory=dict)
-    flows: Mapping[tuple[str, str], Flow] = field(default_factory=dict)
-    due: Mapping[str, float] = field(default_factory=dict)
+    dead: Mapping[str, Count] = {}
+    flows: Mapping[tuple[str, str], Flow] = {}
+    due: Mapping[str, float] = {}
     repeated: "Sequence[RepeatedFailures]" = ()
     lost: "Sequence[LostRunner]" = ()
     schedules: "Sequence[ScheduleRow]" = ()

@@ -1,7 +1,6 @@
 """Reading the facts of all rules."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, timedelta, tzinfo
 from typing import TypeVar
 
@@ -84,7 +83,7 @@ async def _overview(tx: Transaction, thresholds: Thresholds) -> Overview:
     failing = tuple(overview.failing_from(thresholds.failing))
     if not behind and not failing:
         return overview
-    return replace(overview, diagnoses=await diagnoses(tx, behind, failing))
+    return overview._replace(diagnoses=await diagnoses(tx, behind, failing))
 
 
 async def _flows(tx: Transaction) -> dict[tuple[str, str], Flow]:

@@ -1,15 +1,13 @@
 """Thresholds: the largest numbers that cause no alert."""
 
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Self
+from typing import NamedTuple, Self
 
 from runner.queries.overview import MIN_SHARE
 from runner.settings import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Thresholds:
+class Thresholds(NamedTuple):
     """The largest numbers that cause no alert.
 
     Args:

@@ -301,7 +301,7 @@ async def reconstructed(
     return [task for id in ids if id in evidence and (task := past_task(evidence[id], at, states)) is not None]
 
 
-ROW = (*(name for name in TaskRow.__slots__ if name != "shown"), "state", "fence")
+ROW = (*(name for name in TaskRow._fields if name != "shown"), "state", "fence")
 ATTEMPT = ("task_id", "fence", "attempt", "started_at", "ended_at", "runner_id", "host", "verb", "error_type", "delay")
 
 

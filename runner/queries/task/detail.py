@@ -213,7 +213,7 @@ class TaskDetail:
         return describe(task.rescues, attempts_left) if is_suspect(task.rescues, attempts_left, task.attempt) else ""
 
 
-_NAMED = {item.name for kind in (TaskDetail, TaskRow) for item in fields(kind)} | {"unique_key"}
+_NAMED = {*(item.name for item in fields(TaskDetail)), *TaskRow._fields, "unique_key"}
 OTHER_OPTIONS = tuple(option.column for option in TASK_OPTIONS if option.column and option.column not in _NAMED)
 """Columns of the task options that have no field in TaskDetail or TaskRow."""
 

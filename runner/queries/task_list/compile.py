@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from operator import attrgetter, eq, ge, gt, le, lt
 from typing import Any
@@ -120,7 +120,7 @@ def _plain(term: Term, source: Source, dialect: Dialect) -> Condition:
 def _payload(term: Term, source: Source, dialect: Dialect) -> Condition:
     """Compare a member of the payload as text; no index serves it."""
     first, _, path = term.field.partition(".")
-    return _matches(dialect.member(_column(replace(term, field=first), source), path.split(".")), term, dialect)
+    return _matches(dialect.member(_column(term._replace(field=first), source), path.split(".")), term, dialect)
 
 
 def _is_plain(source: Source) -> Condition:

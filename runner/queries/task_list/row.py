@@ -1,10 +1,9 @@
 """One row of a list per task, live or finished."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -21,8 +20,7 @@ SHORT = 500
 """Maximum number of characters of a long text in a list."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRow:
+class TaskRow(NamedTuple):
     """A task as a list shows it: long texts are cut to SHORT characters, unreadable values are None.
 
     Args:
@@ -134,7 +132,7 @@ async def same_key_tasks(tx: Transaction, task: TaskRow) -> list[TaskRow]:
 
 
 async def _read(tx: Transaction, table: sa.Table, ids: Sequence[int]) -> Sequence[sa.RowMapping]:
-    columns = readable(tx, [column for column in table.c if column.name in TaskRow.__slots__])
+    columns = readable(tx, [column for column in table.c if column.name in TaskRow._fields])
     short_columns = [sa.func.substr(table.c[name], 1, SHORT).label(name) for name in ("key", "tenant", "error")]
     full_columns = [column for column in columns if column.name not in ("key", "tenant", "error")]
     selected = (*full_columns, *short_columns, *computed(tx.tables, table))

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
@@ -119,7 +118,7 @@ def _after(usage: LimitUsage, starts: int) -> LimitUsage:
     rate, running = usage.limits.rate, {**usage.running, "": usage.running.get("", 0) + starts}
     spent = rate.after(usage.spent, usage.at, starts) if rate else usage.spent
     breaker = usage.breaker._replace(next_in=usage.breaker.wait) if usage.breaker and starts else usage.breaker
-    return replace(usage, running=running, spent=spent, breaker=breaker)
+    return usage._replace(running=running, spent=spent, breaker=breaker)
 
 
 async def hold(
@@ -165,13 +164,13 @@ async def hold(
         # These rows are in the form of the driver.
         row["breaker_opened_at"] = Instant().process_result_value(row["breaker_opened_at"], tx.driver)
         usage = LimitUsage(kind, name, SharedLimits.of_row(row), float(at), row["rate_spent"])
-        usages[kind, name] = replace(usage, breaker=OpenBreaker.of_row(row))
+        usages[kind, name] = usage._replace(breaker=OpenBreaker.of_row(row))
     busy = frozenset((row[0], row[1]) for row in rows if not row[3])
     if not any(usage.limits.counts_running for usage in usages.values()):
         return Ledger(usages, busy), further_rows
     lock_times = {key: usage.at for key, usage in usages.items()}
     running = await count.rows(answer[0] if answer else None, lock_times)
-    usages = {key: replace(usage, running=by_tenant(key, running)) for key, usage in usages.items()}
+    usages = {key: usage._replace(running=by_tenant(key, running)) for key, usage in usages.items()}
     return Ledger(usages, busy, count.last_counts(running, lock_times)), further_rows
 
 
