@@ -99,6 +99,9 @@ def lane_key_in(order: ClaimOrder, lanes: Mapping[Lane, float], now: float) -> C
 FULL = 1.0
 """Seconds until the next try of a full lane, in case that a task of another runner has ended."""
 
+LOOK_AGAIN = 0.1
+"""Seconds until a claim looks again for tasks without a tenant, after one that found none."""
+
 
 SOONEST = 0.01
 """The shortest wait in seconds, also for a lane whose time has come while no slot is free."""
@@ -115,6 +118,8 @@ class LaneSchedule:
     tenants: dict[Lane, TenantPositions] = field(default_factory=dict)
     """The positions by tenant of lanes with a limit per tenant, while surveys are slow."""
     _until: dict[Lane, float] = field(default_factory=dict)
+    _full: set[Lane] = field(default_factory=set)
+    """Those of `_until` that wait for the end of a task."""
     _ended: set[tuple[str, str]] | None = None
     """The queue and handler of tasks that ended during a claim, which may have counted them; None between claims."""
     _limited: frozenset[Lane] = frozenset()
@@ -127,6 +132,7 @@ class LaneSchedule:
         """
         self.due, self._limited = dict.fromkeys(lanes), frozenset(limited)
         self._until = {lane: until for lane, until in self._until.items() if lane in self.due}
+        self._full &= self._until.keys()
         self.cursors = {lane: tenant for lane, tenant in self.cursors.items() if lane in self.due}
         self.tenants.clear()
 
@@ -169,6 +175,7 @@ class LaneSchedule:
         empty: Iterable[Lane],
         cursors: Mapping[Lane, str | None],
         now: float,
+        further: Collection[Lane] = (),
     ) -> None:
         """Record the result of a claim.
 
@@ -177,6 +184,7 @@ class LaneSchedule:
             empty: lanes without due tasks.
             cursors: the last tenants that had a turn; None after the last one of a round.
             now: monotonic seconds.
+            further: lanes in which the next claim looks further for tasks without a tenant.
         """
         for lane, tenant in cursors.items():
             self.cursors.pop(lane, None)
@@ -185,9 +193,11 @@ class LaneSchedule:
         ended, self._ended = self._ended or set(), None
         for lane in lanes:
             self._until.pop(lane, None)
+            self._full.discard(lane)
             has_ended = any(lane.queue == queue or lane.handler == handler for queue, handler in ended)
             if lane in waits and not (waits[lane] == inf and has_ended):
-                self._until[lane] = now + min(waits[lane], FULL)
+                self._until[lane] = now + min(waits[lane], LOOK_AGAIN if lane in further else FULL)
+                self._full |= {lane} if waits[lane] == inf else set()
         for lane in empty:
             self.due.pop(lane, None)
 
@@ -199,9 +209,10 @@ class LaneSchedule:
         """Try the lanes of a queue and of a handler again because one of their tasks has ended; False if none waits."""
         if self._ended is not None:
             self._ended.add((queue, handler))
-        lanes = [lane for lane in self._until if lane.queue == queue or lane.handler == handler]
+        lanes = {lane for lane in self._full if lane.queue == queue or lane.handler == handler}
         for lane in lanes:
-            del self._until[lane]
+            self._until.pop(lane, None)
+        self._full -= lanes
         return bool(lanes)
 
 
@@ -283,16 +294,15 @@ class Lanes:
         claimable, due = self._record(heads)
         later = [head for head in claimable if head.wait > 0]
         self._remember(head.lane for head in [*later[:1], *reversed(due[:RECALLED])])
-        for head in [*due, *later[:1]]:
+        for head in due:
             first, passed = LanePosition(position(head.run_at), FIRST_ID), self._passed.get(head.lane)
-            if head.wait <= 0:
-                self.heads[head.lane] = first
+            self.heads[head.lane] = first
             at = first if passed is None or first < passed.old else passed.old
-            if head.lane in self.lately and at == first and head.wait <= 0:  # others may come before a later one
+            if head.lane in self.lately and at == first:  # others may come before a later one
                 self._passed[head.lane] = Passed.at(first)
-            if head.wait <= 0 and head.limited:
+            if head.limited:
                 self.limited.add(head.lane)
-            elif head.wait <= 0:
+            else:
                 self.positions[head.lane] = min(at, self.positions.get(head.lane, at))
         self.positions = dict(sorted(self.positions.items(), key=lambda item: self.key(item[0])))
         self.limited.due = dict.fromkeys(sorted(self.limited.due, key=self.key))
@@ -335,6 +345,7 @@ class Lanes:
         if not from_start:
             recalled |= {lane: passed.old for lane, passed in self._passed.items() if lane in recalled}
         self.positions = recalled | self.positions
+        self.limited.due = dict.fromkeys(sorted(self.limited.due, key=self.key))
 
     def passed(self, lanes: Iterable[Lane]) -> dict[Lane, LanePosition]:
         """The old positions of lanes, from which limited claims continue while surveys are slow."""

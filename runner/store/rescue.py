@@ -270,6 +270,8 @@ def _began(task: Any) -> sa.ColumnElement[bool]:
 
 
 async def _return_to_queue(tx: Transaction, ids: list[int], why: str, given_back: int) -> None:
+    if not ids:
+        return
     task = tx.tables.task
     values = {
         "state": state_literal(MOVES["rescue"].target),

@@ -1,5 +1,6 @@
 """Claims around rows that the database refuses to change, or that another transaction locks: all others proceed."""
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +11,16 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from runner.engine.claiming.limited_claims import Turn
+from runner.engine.claiming.stuck_claims import MOST, StuckClaims
 from runner.engine.runner import Engine
+from runner.engine.slots import Slots
+from runner.engine.stuck_rows import StuckRows
 from runner.model.stuck_row import StuckCause
+from runner.model.task import NewTask
+from runner.policy.lanes import Lane
+from runner.store.claim.plain import DueTask
+from runner.store.submit import submit_many
 from tests.conftest import examples, on_postgresql, postgresql_first
 from tests.engine.harness import Harness, at_work, until
 from tests.engine.test_limits import limit
@@ -250,9 +259,9 @@ async def test_for_any_refused_tasks_all_others_run_and_each_is_named(harness: H
 
 
 @on_postgresql
-@pytest.mark.parametrize("kind", ["handler", "queue"])
+@pytest.mark.parametrize(("kind", "others"), [("handler", None), ("queue", None), ("queue", "5000/s")])
 async def test_a_locked_registry_row_delays_only_the_lanes_with_its_limits(
-    harness: Harness, caplog: pytest.LogCaptureFixture, kind: str
+    harness: Harness, caplog: pytest.LogCaptureFixture, kind: str, others: str | None
 ) -> None:
     await work(harness)
 
@@ -260,13 +269,57 @@ async def test_a_locked_registry_row_delays_only_the_lanes_with_its_limits(
     async def mail() -> None: ...
 
     await limit(harness, kind, "mail", concurrency="3")
+    if others is not None:
+        await limit(harness, "handler", "work", rate=others)
     async with harness.running():
         await harness.wait_for(await harness.submit("mail", queue="mail"))
         with locked(harness, "name = 'mail'", f"task_{kind}") as session:
             waiting = await harness.submit("mail", queue="mail", priority=9)
             await harness.wait_for(*[await harness.submit("work") for _ in range(5)])
             text = f"row mail of task_{kind} is locked, held by process {session.info.backend_pid} (psql, user "
-            await until(lambda: text in caplog.text)
+            while text not in caplog.text:
+                await harness.wait_for(await harness.submit("work"))
             assert "last statement: SELECT 1 FROM task_" in caplog.text
             assert await harness.state(waiting) == "waiting"
         await harness.wait_for(waiting)
+
+
+def test_locked_tasks_are_left_out_up_to_a_number() -> None:
+    stuck = StuckRows()
+    claims = StuckClaims(stuck)
+    lane = Lane("mail", "work", 1)
+    claims.lock({DueTask(id, lane): None for id in range(MOST + 100)})
+    assert (claims.without or "").count(",") + 1 == MOST
+    claims.lock({DueTask(0, lane): None, DueTask(MOST + 1, lane): None})
+    assert (stuck.tries("claim", 0), stuck.tries("claim", MOST + 1)) == (2, 0)
+    other = StuckClaims(stuck)
+    other.lock({DueTask(MOST + 1, lane): None})
+    assert (other.without, other.due_locks()) == (None, []), "no room is left to remember it"
+
+
+async def test_a_turn_leaves_out_lanes_whose_scan_an_earlier_turn_has_ended(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = list[str]()
+
+    @harness.handler("report")
+    async def report(queue: str) -> None:
+        done.append(queue)
+
+    await limit(harness, "queue", "limited", concurrency="40")
+    for queue, tasks in (("limited", 5), ("open", 1)):
+        new = NewTask("report", json.dumps({"queue": queue}), queue=queue, priority=9 if queue == "limited" else 1)
+        await harness.database.write(submit_many, [new] * tasks)
+    runner = harness.runner(scans="report=1h", concurrency=50, claim_batch_size=1, poll_interval="1h", notify=False)
+    take = runner.claimer._claim_turn
+
+    async def taken(slots: Slots, turn: Turn) -> int | None:
+        result = await take(slots, turn)
+        if not done:
+            await harness.database.write(submit_many, [NewTask("report", '{"queue": "open"}', queue="open")] * 9)
+        return result
+
+    runner.claimer._claim_turn = taken  # type: ignore[method-assign]
+    async with at_work(runner):
+        await until(lambda: done.count("limited") == 5)
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []

@@ -1,7 +1,9 @@
 from math import inf
 
+import pytest
+
 from runner.policy.claim_order import AgedOrder
-from runner.policy.lanes import Head, Lane, Lanes, LaneSchedule
+from runner.policy.lanes import FULL, LOOK_AGAIN, Head, Lane, Lanes, LaneSchedule
 from runner.policy.positions import FIRST_ID, LAG, LanePosition, TenantPositions
 
 START = LanePosition("", 0)
@@ -120,6 +122,31 @@ def test_a_full_lane_does_not_wait_after_the_end_of_a_task_during_the_claim() ->
         limited.record([LOW], {LOW: inf}, (), {}, 5.0)
         assert limited.ready(5.0) == ready
         limited.reopen("q", "work")
+
+
+def test_the_end_of_a_task_opens_no_lane_that_waits_for_a_lock_or_a_time() -> None:
+    limited = LaneSchedule()
+    limited.add(LOW)
+    limited.record([LOW], {LOW: 0.5}, (), {}, 5.0)
+    assert not limited.reopen("q", "work")
+    assert (limited.ready(5.4), limited.ready(5.5)) == ([], [LOW])
+
+
+def test_a_full_lane_with_more_tasks_to_read_is_tried_sooner() -> None:
+    limited = LaneSchedule()
+    for further, wait in (((), FULL), ([LOW], LOOK_AGAIN)):
+        limited.add(LOW)
+        limited.record([LOW], {LOW: inf}, (), {}, 5.0, further)
+        assert limited.wait(5.0) == pytest.approx(wait)
+    assert limited.reopen("q", "work")
+
+
+def test_a_submit_keeps_the_order_of_limited_lanes() -> None:
+    lanes = Lanes(lambda _: True, START)
+    lanes.survey(Head(lane, "t", wait, False, limited=True) for lane, wait in ((HIGH, 5.0), (LOW, -1.0)))
+    lanes.expect([HIGH])
+    lanes.recall()
+    assert lanes.limited.ready(0.0) == [HIGH, LOW]
 
 
 def test_a_survey_beside_claims_keeps_the_order_of_claims() -> None:

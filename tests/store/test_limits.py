@@ -27,7 +27,7 @@ from runner.store.claim.ledger import charge, hold
 from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
 from runner.store.claim.plain import claim
 from runner.store.claim.running_count import LastCount, LimitName, RunningCount
-from runner.store.claim.tenants import visit
+from runner.store.claim.tenants import BEYOND, visit
 from runner.store.ended_runners import end_runners
 from runner.store.submit import submit, submit_many
 from tests.conftest import on_postgresql
@@ -126,7 +126,7 @@ async def test_the_last_statement_of_a_claim_commits_it(
         list(runner.lanes.limited.due),
         runner.start,
         dict(runner.lanes.limited.cursors),
-        with_tenants=first.with_tenants,
+        with_tenants=first.others,
         walks=first.walks,
     )
     round_trips.clear()
@@ -533,13 +533,57 @@ class TestTenants:
         await limit(database, "queue", "mail", per_tenant="1")
         first = await take(runner, 1)
         assert [tenants[id] for id in tasks_of(first)] == ["acme"]
-        (lane,) = first.with_tenants
+        (lane,) = first.others
         none = await put(database, queue="mail")
-        lanes = LimitedLanes([lane], runner.start, with_tenants=first.with_tenants)
+        lanes = LimitedLanes([lane], runner.start, with_tenants=first.others)
         second = await database.write(claim_limited, runner.who, lanes, runner.terms, 10)
-        assert (tasks_of(second), second.with_tenants) == ([none], set()), "the tenant is full"
+        assert (tasks_of(second), second.others) == ([none], {}), "the tenant is full"
         third = await database.write(claim_limited, runner.who, lanes, runner.terms, 10)
-        assert (tasks_of(third), third.with_tenants) == ([], {lane})
+        assert (tasks_of(third), third.others) == ([], {lane: None})
+
+    @pytest.mark.both_databases
+    async def test_a_tenant_whose_task_no_claim_takes_does_not_stop_the_others(
+        self, database: Database, runner: Runner
+    ) -> None:
+        suspect, other = await self.put(database, "acme", "bolt", tasks=1)
+        await edit(database, suspect, rescues=2)
+        await limit(database, "queue", "mail", per_tenant="5")
+        turns = [tasks_of(await take(runner, 1)) for _ in range(3)]
+        assert [other] in turns
+
+    @pytest.mark.both_databases
+    async def test_a_suspect_starts_while_its_tenant_is_full_in_another_queue(
+        self, database: Database, runner: Runner
+    ) -> None:
+        await self.put(database, "acme", tasks=2)
+        suspect = await database.write(submit, NewTask("work", queue="report", tenant="acme"))
+        await edit(database, suspect, rescues=2)
+        for queue, most in (("mail", "1"), ("report", "5")):
+            await limit(database, "queue", queue, per_tenant=most)
+        assert len((await take(runner)).claimed) == 1
+        await runner.survey()
+        lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start)
+        result = await database.write(claim_limited_suspect, runner.who, lanes, runner.terms, Ask(16, 1))
+        assert ({lane.queue for lane in lanes.lanes}, tasks_of(result)) == ({"mail", "report"}, [suspect])
+
+    @pytest.mark.both_databases
+    async def test_a_task_without_a_tenant_starts_behind_many_of_a_full_tenant(
+        self, database: Database, runner: Runner
+    ) -> None:
+        await self.put(database, "acme", tasks=2 * BEYOND + 500)
+        alone = await put(database, queue="mail")
+        await limit(database, "queue", "mail", per_tenant="1")
+        await take(runner, 1)
+        (lane,), others = runner.lanes.limited.due, dict[Lane, LanePosition]()
+        found: list[tuple[list[int], dict[Lane, float], bool]] = []
+        for _ in range(4):
+            lanes = LimitedLanes([lane], runner.start, others=others)
+            result = await database.write(claim_limited, runner.who, lanes, runner.terms, 4)
+            others |= {each: at for each, at in result.others.items() if at is not None}
+            found.append((tasks_of(result), result.waits, None in result.others.values()))
+        assert [ids for ids, _, _ in found] == [[], [], [alone], []]
+        assert {str(waits) for _, waits, _ in found} == {str({lane: inf})}
+        assert [is_end for _, _, is_end in found] == [False, False, True, True]
 
     async def test_the_lanes_of_one_claim_share_the_limit_of_a_tenant(self, database: Database, runner: Runner) -> None:
         new = [NewTask("work", queue="mail", tenant="acme", priority=level) for level in (1, 9) for _ in range(3)]

@@ -410,6 +410,10 @@ class Claimer:
         return [*sorted(first, key=first.__getitem__), *(each for each in self._in_flight.pools if each not in first)]
 
     async def _claim_turn(self, slots: Slots, turn: Turn) -> int | None:
+        # An earlier turn may have ended the scan of some of these lanes.
+        if not (lanes := [lane for lane in turn.lanes if self.lanes.is_due(lane)]):
+            return 0
+        turn = turn._replace(lanes=lanes)
         room = self._room_of(turn.lanes[0].handler)  # an earlier turn may have taken tasks of the handler
         most = turn.most if room is None else min(turn.most, room)
         if turn.chunks:
@@ -507,9 +511,7 @@ class Claimer:
             first_due, self.scope.claimant(self.claimant, self.stuck.without), lanes, size, is_held=is_held
         )
         locks = await self._locks([task.id for task in due])
-        for task in due:
-            if task.id in locks:
-                self.stuck.lock(task, locks[task.id])
+        self.stuck.lock({task: locks[task.id] for task in due if task.id in locks})
         self.stuck.leave_out([task for task in due if task.id not in locks], tried=False)
         return bool(due)
 
@@ -591,13 +593,12 @@ class Claimer:
         due = await self._database.read(first_due, who, positions, len(ids), is_held=lambda _: limited)
         locks = await self._locks([task.id for task in due])
         self.stuck.claimed(set(ids) - {task.id for task in due})
-        for task in due:
-            if task.id in locks:
-                self.stuck.lock(task, locks[task.id])
-            elif limited:  # other tasks of its tenant may run
-                self.stuck.claimed([task.id])
+        self.stuck.lock({task: locks[task.id] for task in due if task.id in locks})
+        for id in {task.id for task in due} - locks.keys():
+            if limited:  # other tasks of its tenant may run
+                self.stuck.claimed([id])
             else:
-                self.stuck.refuse(task.id, UNCHANGED)
+                self.stuck.refuse(id, UNCHANGED)
 
     async def _claim_group(self, ask: Ask, pools: Collection[Slots]) -> list[Claimed]:
         def may_start(lane: Lane) -> bool:
@@ -642,9 +643,12 @@ class Claimer:
                     claim_suspect, one, lanes, self._defaults, ask._replace(limit=1)
                 ) or await self.limited.claim_suspect(one, may_start, ask._replace(limit=1))
             except StoreError as single:
-                if (fault := part_fault(single)) is None:
+                if (fault := part_fault(single)) is not None:
+                    self.stuck.refuse_suspect(suspect, fault)
+                elif claimed:  # the next claim meets the error again
+                    break
+                else:
                     raise
-                self.stuck.refuse_suspect(suspect, fault)
         return claimed
 
     @contextlib.contextmanager

@@ -15,12 +15,18 @@ from runner.engine.slots import Slots
 from runner.errors import StoreError
 from runner.model.stuck_row import HeldLock
 from runner.model.task import Claimed
-from runner.policy.lanes import FULL, Lane, Lanes, lane_of
+from runner.policy.lanes import FULL, LOOK_AGAIN, Lane, Lanes, lane_of
 from runner.policy.positions import LanePosition, TenantPositions
 from runner.policy.queue_shares import QueueShares
 from runner.policy.rate import MOST
 from runner.policy.suspicion import Ask
-from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
+from runner.store.claim.limited import (
+    BUSY,
+    LimitedClaim,
+    LimitedLanes,
+    claim_limited,
+    claim_limited_suspect,
+)
 from runner.store.claim.plain import Claimant, HandlerDefaults
 from runner.store.claim.running_count import LastCount, LimitName
 from runner.text.sanitize import one_line
@@ -40,9 +46,6 @@ HELD = "%s: the tasks of this limit wait, others do not"
 
 COUNT_EVERY = 300.0
 """Seconds between two full counts while surveys are slow, for running tasks that other programs change or add."""
-
-LOOK_AGAIN = 0.05
-"""Seconds until tasks without a tenant have a turn again in a lane that had none."""
 
 
 class Turn(NamedTuple):
@@ -111,6 +114,8 @@ class LimitedClaims:
         """Claims in a row that found the limits of a lane locked."""
         self._with_tenants: dict[Lane, float] = {}
         """Until when claims look for tasks without a tenant last, by lane, in monotonic seconds."""
+        self._others: dict[Lane, LanePosition] = {}
+        """The positions after which claims look for tasks without a tenant, by lane; see LimitedLanes."""
         self._counts = True
         """False if the last claim used no limit that counts running tasks."""
         self._walks: dict[Lane, int] = {}
@@ -168,6 +173,7 @@ class LimitedClaims:
             schedule.cursors,
             patient,
             without_others,
+            self._others,
             self._counts,
             passed,
             schedule.tenants,
@@ -181,8 +187,11 @@ class LimitedClaims:
             self._last |= result.last
         self._walks = {lane: most for lane, most in self._walks.items() if lane in schedule.due} | result.walks
         await self._report_locked(self._pause_busy(lanes, result))
-        self._with_tenants |= dict.fromkeys(result.with_tenants, now + LOOK_AGAIN)
-        schedule.record(lanes, result.waits, result.empty, result.cursors, time.monotonic())
+        self._with_tenants |= dict.fromkeys(result.others, now + LOOK_AGAIN)
+        others = self._others | result.others
+        self._others = {lane: at for lane, at in others.items() if at is not None and lane in schedule.due}
+        further = [lane for lane, at in result.others.items() if at is not None]
+        schedule.record(lanes, result.waits, result.empty, result.cursors, time.monotonic(), further)
         if not from_start:
             self._record_tenants(result)
         in_order = [task for task in result.claimed if lane_of(task) not in result.cursors]  # turns leave tasks behind
@@ -218,10 +227,12 @@ class LimitedClaims:
             The lanes to name in the log.
         """
         busy = {lane for lane, wait in result.waits.items() if wait == BUSY}
-        self._busy = {lane: self._busy.get(lane, 0) + 1 for lane in lanes if lane in busy}
-        for lane, tries in self._busy.items():
+        others = {lane: tries for lane, tries in self._busy.items() if lane not in lanes}
+        mine = {lane: self._busy.get(lane, 0) + 1 for lane in busy}
+        self._busy = others | mine
+        for lane, tries in mine.items():
             result.waits[lane] = min(FULL, BUSY * 2.0 ** max(0, tries - BUSY_TRIES))
-        return [lane for lane, tries in self._busy.items() if tries == NAMED_TRIES]
+        return [lane for lane, tries in mine.items() if tries == NAMED_TRIES]
 
     async def _report_locked(self, lanes: list[Lane]) -> None:
         """Log each locked row of a limit, and the session that locks it."""

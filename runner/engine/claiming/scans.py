@@ -1,6 +1,5 @@
 """Scans: the tasks that the scans of a runner may take."""
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -176,6 +175,3 @@ class ScanScope:
 def _is_above(most: int | None, other: int | None) -> bool:
     """True if a bound of failures is above another one; None means unbounded."""
     return other is not None and (most is None or most > other)
-
-
-log = logging.getLogger("runner.slices")

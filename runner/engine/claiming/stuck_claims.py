@@ -9,7 +9,7 @@ before, so that the runner soon reaches the tasks behind them.
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from runner.engine.stuck_rows import StuckRows
 from runner.model.stuck_row import LOCKED, BlockingSession, RowFault, StuckCause
@@ -18,7 +18,7 @@ from runner.policy.selection import listed
 from runner.store.claim.plain import DueTask
 
 MOST = 10_000
-"""Maximum number of tasks that are left out of the claims. Beyond it, the lane of the next ones rests."""
+"""Maximum number of tasks that are left out of the claims. Beyond it, the lane of the next refused ones rests."""
 
 LARGEST = 2_000
 """Maximum number of tasks that one failed claim leaves out."""
@@ -188,12 +188,20 @@ class StuckClaims:
         """Record a task that no claim can take."""
         self._stuck.set_apart("claim", id, self._lanes[id].handler, fault)
 
-    def lock(self, task: DueTask, blocker: BlockingSession | None) -> None:
-        """Leave out a task that another transaction locks."""
-        self._lanes[task.id] = task.lane
-        self._locked.add(task.id)
+    def lock(self, locks: Mapping[DueTask, BlockingSession | None]) -> None:
+        """Leave out tasks that other transactions lock, as far as there is room for them.
+
+        Args:
+            locks: the session that locks each task; None if it is unknown.
+        """
+        for task, blocker in locks.items():
+            if len(self._lanes) >= MOST and task.id not in self._lanes:
+                break
+            self._stuck.set_apart("claim", task.id, task.lane.handler, LOCKED, blocker)
+            if self._stuck.tries("claim", task.id):  # it remembers so many rows of all verbs
+                self._lanes[task.id] = task.lane
+                self._locked.add(task.id)
         self._changed()
-        self._stuck.set_apart("claim", task.id, task.lane.handler, LOCKED, blocker)
 
     def look_at_lock(self, id: int, *, still: bool, blocker: BlockingSession | None) -> None:
         """Record whether a task is still locked; if it is not, other claims see it again."""

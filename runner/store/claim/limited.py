@@ -24,7 +24,7 @@ from runner.model.task import Claimed
 from runner.policy.breaker import Probe
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import STRICT, ClaimOrder
-from runner.policy.lanes import Lane
+from runner.policy.lanes import LOOK_AGAIN, Lane
 from runner.policy.positions import LanePosition, TenantPositions, Visit
 from runner.policy.suspicion import Ask
 from runner.store.claim.ledger import Ledger, charge, hold
@@ -51,6 +51,7 @@ from runner.store.claim.tenants import (
     SPARE_VISITS,
     TenantRound,
     TenantWalk,
+    last_read,
     of_tenants,
     share_parameters,
     shares,
@@ -67,6 +68,7 @@ FURTHER = 0.05
 
 ROOMS = ("queue_room", "handler_room")
 LIMITED_COLUMNS = HELD_COLUMNS | dict.fromkeys(ROOMS, sa.Integer)
+FULL_COLUMNS: dict[str, Any] = dict.fromkeys(("queue", "handler", "tenant"), sa.Text)
 
 
 class LimitedLanes(NamedTuple):
@@ -78,6 +80,7 @@ class LimitedLanes(NamedTuple):
         cursors: the last tenant that had a turn, by lane; empty if only the tasks without a tenant had one.
         patient: if other claims hold all limits, wait for them for a moment; see `hold`.
         with_tenants: lanes in which a recent claim found no task without a tenant: look for these last.
+        others: the position after which to look for tasks without a tenant, by lane, where a claim read only a part.
         counts: False if the last claim used no limit that counts running tasks.
         passed: the positions that replace `start`, in lanes with a limit per tenant for tasks without a tenant.
         tenants: the positions by tenant, by lane; without them, a claim reads each tenant from its first entry.
@@ -91,6 +94,7 @@ class LimitedLanes(NamedTuple):
     cursors: Mapping[Lane, str] = {}
     patient: bool = False
     with_tenants: Collection[Lane] = frozenset()
+    others: Mapping[Lane, LanePosition] = {}
     counts: bool = True
     passed: Mapping[Lane, LanePosition] = {}
     tenants: Mapping[Lane, TenantPositions] = {}
@@ -107,7 +111,8 @@ class LimitedClaim:
         empty: the lanes without due tasks.
         cursors: the new cursors by lane; None for the start of the next round.
         probes: the round of probes of each claimed task that probes for an open breaker, by task id.
-        with_tenants: the lanes that have no due task without a tenant.
+        others: the lanes in which the claim found no due task without a tenant, and the last task that it read there;
+            None if it read all of them.
         counts: True if a limit counted running tasks.
         visits: the first waiting task of each tenant that the claim visited, by lane.
         walks: the maximum number of tenants that the next claim should visit, by lane; only of a server.
@@ -119,7 +124,7 @@ class LimitedClaim:
     empty: set[Lane] = field(default_factory=set)
     cursors: dict[Lane, str | None] = field(default_factory=dict)
     probes: dict[int, Probe] = field(default_factory=dict)
-    with_tenants: set[Lane] = field(default_factory=set)
+    others: dict[Lane, LanePosition | None] = field(default_factory=dict)
     counts: bool = True
     visits: dict[Lane, Sequence[Visit]] = field(default_factory=dict)
     walks: dict[Lane, int] = field(default_factory=dict)
@@ -187,10 +192,10 @@ async def claim_limited_suspect(
     part = [lane for lane in lanes.lanes if not ledger.is_busy(lane) and ledger.room(lane)]
     if not part:
         return LimitedClaim()
-    full = sorted({tenant for lane in part for tenant in ledger.full_tenants(lane)})
+    full = {(lane.queue, lane.handler, tenant) for lane in part for tenant in ledger.full_tenants(lane)}
     values = (
         claim_values(who, 1, starts=True)
-        | tx.dialect.parameters("full", {"tenant": full})
+        | tx.dialect.row_parameters("full", FULL_COLUMNS, sorted(full))
         | {"width": ask.width, "among": ask.among}
     )
     prepared = _prepared(tx.tables, tx.driver, "suspects", selection=who.selection.names)
@@ -259,13 +264,14 @@ class _Claim:
         has_committed = bool(parts) and lane == self.commits_with and self.tx.commit_next()
         if parts:
             claimed = await self._run("tenants", [lane], number, share_parameters(self.tx, parts, tour.visits))
-        if not claimed and others_last and not has_committed:
+        has_looked = lane in self.result.others
+        if not claimed and not has_looked and not has_committed:
             claimed = await self._from_others(lane, number)
         if not claimed:
-            complete = tour.complete and not (others_last and has_committed)
+            complete = tour.complete and len(parts) < number and (has_looked or not has_committed)
             self._stop(lane, complete=complete, is_full=not full.isdisjoint(due))
         turns = list(parts) or [each.tenant for each in tour.visits]
-        ends = tour.complete and (len(parts) < number or (has_committed and not claimed))
+        ends = tour.complete and len(parts) < number
         self.result.cursors[lane] = None if ends or not turns else turns[-1]
 
     async def _tour(self, lane: Lane, after: str, number: int) -> TenantRound:
@@ -280,11 +286,17 @@ class _Claim:
         return tour
 
     async def _from_others(self, lane: Lane, number: int) -> list[Claimed]:
-        """Claim tasks without a tenant, and note that there are none."""
+        """Claim tasks without a tenant, and note how far the claim read if it found none."""
         claimed: list[Claimed] = await self._run("without tenant", [lane], number) if number else []
         if number and not claimed:
-            self.result.with_tenants.add(lane)
+            values = self.values | self.lane_parameters([lane], self._start_of_others(lane)) | {"limit": number}
+            rows = await self.tx.run(_last_read(self.tx.tables, self.tx.driver, self.selection), values)
+            self.result.others[lane] = LanePosition(*rows[0]) if rows else None
         return claimed
+
+    def _start_of_others(self, lane: Lane) -> Mapping[Lane, LanePosition]:
+        start = self.lanes.others.get(lane) or self.lanes.passed.get(lane)
+        return {} if start is None else {lane: start}
 
     def _stop(self, lane: Lane, *, complete: bool, is_full: bool) -> None:
         """Note why no tenant had a task to claim."""
@@ -292,6 +304,8 @@ class _Claim:
             self.result.waits[lane] = FURTHER
         elif is_full:
             self.result.waits[lane] = inf
+        elif self.result.others.get(lane) is not None:
+            self.result.waits[lane] = LOOK_AGAIN
         else:
             self.result.empty.add(lane)
 
@@ -301,6 +315,8 @@ class _Claim:
     async def _run(self, among: str, lanes: Sequence[Lane], limit: int, more: dict[str, Any] | None = None) -> Any:
         prepared = _prepared(self.tx.tables, self.tx.driver, among, self.order, self.selection)
         passed = self.lanes.passed if among != "tenants" else {}  # these have a position each
+        if among == "without tenant":
+            passed = self._start_of_others(lanes[0])
         values = self.values | self.lane_parameters(lanes, passed) | (more or {}) | {"limit": limit}
         only = None if among == "lanes" else lanes[0]
         claimed = claimed_tasks(await self.tx.run(prepared, values), self.order, lanes, only)
@@ -337,12 +353,19 @@ def _prepared(
         case "without tenant":
             tasks = without_tenant(scope, lane, dialect)
         case _:
-            tasks = first_suspect(scope, lane, dialect, dialect.rows("full", {"tenant": sa.Text}))
+            tasks = first_suspect(scope, lane, dialect, dialect.rows("full", FULL_COLUMNS))
     # The claims of tenants have one lane as well.
     statement = claim_update(tables, dialect, lane, tasks, one_lane=not several)
     return Prepared(
         statement.returning(*returned(tables.task, dialect, Claimed._fields if several else OF_ROW)), driver
     )
+
+
+@lru_cache
+def _last_read(tables: Tables, driver: sa.Dialect, selection: tuple[str, ...]) -> Prepared:
+    dialect, scope = DIALECTS[driver.name], ClaimScope(tables, HOLDS, selection)
+    lane = open_lanes(dialect.rows("lane", LIMITED_COLUMNS), scope, several=False)
+    return Prepared(last_read(scope, lane, dialect), driver)
 
 
 def _within_rooms(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, order: ClaimOrder) -> sa.Select[Any]:

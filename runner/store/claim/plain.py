@@ -434,11 +434,15 @@ def due_tasks(scope: ClaimScope, row: sa.FromClause, lane: sa.CTE) -> sa.Select[
 
 
 def first_suspect(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, full: Any = None) -> sa.Select[Any]:
-    """The first due suspects in the lanes, except those of full tenants: a walk along the small index `rescued`."""
+    """The first due suspects in the lanes: a walk along the small index `rescued`.
+
+    Args:
+        full: tenants of which none may start, with the queue and the handler whose limit they have reached.
+    """
     row, isolation = scope.tables.task.alias("due"), CLAIM_POLICY.isolation
     # As a join it would walk every due task of the lanes instead.
     in_lanes = _same_lane(lane, row).offset(NO_JOIN).exists()
-    fits = () if full is None else (row.c.tenant.is_(None) | row.c.tenant.not_in(sa.select(full.c.tenant)),)
+    fits = () if full is None else (~_is_full(full, row),)
     address, width = row_address(row, dialect), isolation.width(row.c)
     oldest = (
         sa.select(address.label("address"), width.label("width"))
@@ -450,6 +454,11 @@ def first_suspect(scope: ClaimScope, lane: sa.CTE, dialect: Dialect, full: Any =
         .subquery("oldest")
     )
     return sa.select(oldest.c.address).where(oldest.c.width >= sa.bindparam("width", type_=sa.Integer))
+
+
+def _is_full(full: sa.FromClause, row: sa.FromClause) -> sa.ColumnElement[bool]:
+    same = [full.c[name] == row.c[name] for name in ("queue", "handler", "tenant")]
+    return sa.select(full.c.tenant).where(*same).offset(NO_JOIN).correlate(row).exists()
 
 
 def _same_lane(lane: sa.CTE, row: sa.FromClause) -> sa.Select[Any]:

@@ -1,9 +1,9 @@
-"""claim_tenants: claim from a lane tenant by tenant, so that a tenant at its limit costs one step, not its tasks.
+"""tenants: the claims from a lane tenant by tenant, so that a tenant at its limit costs one step, not its tasks.
 
 A claim walks the index `tenant` from tenant to tenant, one look-up each, and begins after the last tenant that had a
 turn. It visits as many tenants as it has room for, and the full ones between them: its cost grows neither with the
 number of tenants nor with their tasks. Only while surveys are slow, it looks up known tenants without a task too. Tasks
-without a tenant have a turn at the start of each round.
+without a tenant have a turn at the start of each round, as far as the claim finds one among the next tasks of the lane.
 """
 
 import time
@@ -32,8 +32,8 @@ MOST_VISITS = 2_000
 SPARE_VISITS = 64
 """Visits beyond the room, for tenants whose tasks are not due."""
 
-BEYOND = 100
-"""Tasks to read beyond the room when looking for tasks without a tenant."""
+BEYOND = 1_000
+"""Tasks to read beyond the room when looking for tasks without a tenant. The next look goes on after them."""
 
 GAP_COLUMNS: dict[str, Any] = {"tenant": sa.Text, "upper": sa.Text}
 KNOWN_COLUMNS: dict[str, Any] = {"tenant": sa.Text, "since": PositionTime, "since_id": sa.BigInteger}
@@ -267,3 +267,11 @@ def without_tenant(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Sele
     target = scope.tables.task.alias("target")
     among = ctid(target) == sa.func.any(sa.func.array(addresses.limit(LIMIT).scalar_subquery()))
     return sa.select(ctid(target)).where(among).with_for_update(skip_locked=True, of=target)
+
+
+def last_read(scope: ClaimScope, lane: sa.CTE, dialect: Dialect) -> sa.Select[Any]:
+    """The position of the last task that `without_tenant` read; no row if it read all tasks of the lane."""
+    row = scope.tables.task.alias("due")
+    one = due_tasks(scope, row, lane).limit(sa.literal_column("1")).offset(LIMIT + sa.literal_column(str(BEYOND - 1)))
+    joined, match = dialect.for_each(lane, one, scope.tables.task)
+    return sa.select(to_position(match.run_at), match.id).select_from(joined)

@@ -96,32 +96,6 @@ SET
     claimed_at = NULL,
     error = :error::VARCHAR
 WHERE task.id IN (:id_1_1::BIGINT);
-UPDATE task
-SET
-    state = 'waiting',
-    deadline_at = NULL,
-    started_at = NULL,
-    attempt = (task.attempt - :attempt_1::INTEGER),
-    fence = CASE WHEN (task.fence < 1000000000000000000) THEN task.fence + :fence_1::BIGINT ELSE task.fence END,
-    version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END,
-    rescues = CASE WHEN (task.rescues < 1000000000) THEN task.rescues + :rescues_1::INTEGER ELSE task.rescues END,
-    runner_id = NULL,
-    claimed_at = NULL,
-    error = :error::VARCHAR
-WHERE task.id IN (NULL) AND (1 != 1);
-UPDATE task
-SET
-    state = 'waiting',
-    deadline_at = NULL,
-    started_at = NULL,
-    attempt = (task.attempt - :attempt_1::INTEGER),
-    fence = CASE WHEN (task.fence < 1000000000000000000) THEN task.fence + :fence_1::BIGINT ELSE task.fence END,
-    version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END,
-    rescues = CASE WHEN (task.rescues < 1000000000) THEN task.rescues + :rescues_1::INTEGER ELSE task.rescues END,
-    runner_id = NULL,
-    claimed_at = NULL,
-    error = :error::VARCHAR
-WHERE task.id IN (NULL) AND (1 != 1);
 INSERT INTO task_attempt(
     task_id,
     fence,

@@ -109,44 +109,6 @@ SET
     claimed_at = NULL,
     error = :error
 WHERE task.id IN (:id_1_1);
-UPDATE task
-SET
-    state = 'waiting',
-    deadline_at = NULL,
-    started_at = NULL,
-    attempt = (task.attempt - :attempt_1),
-    fence = CASE WHEN (task.fence < 1000000000000000000) THEN task.fence + :fence_1 ELSE task.fence END,
-    version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END,
-    rescues = CASE WHEN (task.rescues < 1000000000) THEN task.rescues + :rescues_1 ELSE task.rescues END,
-    runner_id = NULL,
-    claimed_at = NULL,
-    error = :error
-WHERE task.id IN (
-    SELECT 1
-    FROM (
-        SELECT 1
-    )
-    WHERE 1 != 1
-);
-UPDATE task
-SET
-    state = 'waiting',
-    deadline_at = NULL,
-    started_at = NULL,
-    attempt = (task.attempt - :attempt_1),
-    fence = CASE WHEN (task.fence < 1000000000000000000) THEN task.fence + :fence_1 ELSE task.fence END,
-    version = CASE WHEN (task.version < 1000000000000000000) THEN task.version + 1 ELSE 1 END,
-    rescues = CASE WHEN (task.rescues < 1000000000) THEN task.rescues + :rescues_1 ELSE task.rescues END,
-    runner_id = NULL,
-    claimed_at = NULL,
-    error = :error
-WHERE task.id IN (
-    SELECT 1
-    FROM (
-        SELECT 1
-    )
-    WHERE 1 != 1
-);
 INSERT INTO task_attempt(
     task_id,
     fence,
