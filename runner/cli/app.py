@@ -1,12 +1,15 @@
 """The command table of `runner` and the application built from it."""
 
 import gc
+import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import version
-from typing import NamedTuple
+from pathlib import Path
+from types import NoneType
+from typing import Any, NamedTuple, get_args
 
-from cyclopts import App, Group, Parameter
+from cyclopts import App, Group, Parameter, Token, convert
 
 from runner.cli.exit_codes import MEANINGS, PROGRAM
 from runner.cli.shards import positionals, run_in_shards
@@ -128,6 +131,9 @@ _DATABASE = (
 )
 
 
+WHOLE_NUMBER = re.compile("[+-]?[0-9]+")
+
+
 def build(verb_name: str = "") -> App:
     """Build the application. Each command's module is imported on demand.
 
@@ -140,7 +146,7 @@ def build(verb_name: str = "") -> App:
         help_format="plaintext",
         help_epilogue="" if verb_name in {verb.name for verb in CLI_COMMANDS} else f"{_DATABASE}\n\n{_exit_codes()}",
         version=lambda: version("tasktui"),
-        default_parameter=Parameter(negative=(), show_default=False),
+        default_parameter=Parameter(negative=(), show_default=False, converter=_converted),
         result_action="return_value",
         suppress_keyboard_interrupt=False,
         print_error=False,
@@ -153,6 +159,21 @@ def build(verb_name: str = "") -> App:
         line = verb.help if verb.name != verb_name else None
         app.command(path, name=verb.name, help=line, group=groups[verb.group], sort_key=index)
     return app
+
+
+def _converted(kind: Any, tokens: Sequence[Token]) -> Any:
+    """Convert the words of a parameter.
+
+    Cyclopts would round 1.5 to 2, so that a command changes task 2, and take an empty path, as from an unset variable
+    of a shell, for the current directory.
+    """
+    kinds = {*(get_args(kind) or (kind,))} - {NoneType, ...}
+    for token in tokens:
+        if kinds == {int} and not WHOLE_NUMBER.fullmatch(token.value):
+            raise ValueError(f"{token.value} is not a whole number.")
+        if kinds == {Path} and not token.value.strip():
+            raise ValueError("The path is empty: give it a value, or leave it out.")
+    return convert(kind, tokens)
 
 
 def run(arguments: Sequence[str], on_loaded: Callable[[], object] = bool) -> int:

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import note_model, print_json
-from runner.cli.reports import period_of, write_report
+from runner.cli.reports import write_report
 from runner.cli.shard_totals import ShardTotals
 from runner.errors import InvalidInput
 from runner.queries.audit import ChangeGroup
@@ -20,7 +20,8 @@ from runner.queries.past.incident import incident as read_incident
 from runner.queries.summary import SummaryDocument, as_document, total_of
 from runner.text import formatting
 from runner.text.columns import figure, thousands
-from runner.text.operator import local_zone
+from runner.text.operator import local_zone, now
+from runner.text.times import parse_period
 
 
 class IncidentDocument(NamedTuple):
@@ -113,14 +114,12 @@ async def incident(
         html: A new file for the report as a page; - for standard output.
         connection: The database.
     """
-    since, until = period_of(begin, end)
+    since, until = parse_period(begin, end, now(), local_zone())
     if (json, output is not None, html is not None).count(True) > 1:
         raise InvalidInput(why="choose --json, --output or --html")
-    if until is not None and until <= since:
-        raise InvalidInput(why="--to must be later than --from")
     settings, zone = connection.settings(), local_zone()
     async with open_database(settings) as database:
-        report = await database.read(read_incident, since, until)
+        report = await database.read(read_incident, since, until if end else None)
     note_model(report)
     if json:
         print_json(_document(report))

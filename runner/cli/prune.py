@@ -82,9 +82,9 @@ async def prune(  # noqa: PLR0913 - one argument per option
 ) -> int:
     """Delete finished tasks that are older than their retention.
 
-    Deletes their attempts and audit entries too, old minute statistics, and unique
-    keys except those held forever. Runners do the same from time to time. On
-    PostgreSQL, a role that owns the tables also drops whole partitions where
+    Deletes their attempts and audit entries too, old minute statistics, ended
+    runners, and unique keys except those held forever. Runners do the same from
+    time to time. On PostgreSQL, a role that owns the tables also drops whole partitions where
     possible and creates partitions for future tasks.
 
     --archive FOLDER writes the tasks with their attempts, audit entries and notes
@@ -97,7 +97,7 @@ async def prune(  # noqa: PLR0913 - one argument per option
         retention_dead: The same for dead tasks.
         retention_cancelled: The same for cancelled tasks.
         retention_queues: Queues with their own: audit=365d, chat:succeeded=1h.
-        retention_statistics: The same for the minute statistics of reports.
+        retention_statistics: The same for the minute statistics of reports, and ended runners.
         archive: Write the tasks to this folder before they are deleted; over shards
             to a folder in it for each shard.
         dry_run: Only count the tasks to delete.

@@ -1,7 +1,6 @@
 """`runner reports`: the results of a period."""
 
 from dataclasses import replace
-from datetime import datetime
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -26,7 +25,7 @@ from runner.queries.summary import (
 from runner.queries.summary import summary as read_summary
 from runner.text.new_file import write_new
 from runner.text.operator import local_zone, now
-from runner.text.times import format_moment, parse_end, parse_moment
+from runner.text.times import format_moment, parse_period
 
 DOCUMENTS = (SummaryDocument,)
 
@@ -64,9 +63,8 @@ async def reports(
     """
     if (json, csv, html is not None).count(True) > 1:
         raise InvalidInput(why="choose --json, --csv or --html")
-    begin, end = period_of(since, until)
-    if end is not None and end <= begin:
-        raise InvalidInput(why="--until must be later than --since")
+    begin, last = parse_period(since, until, now(), local_zone())
+    end = last if until else None  # the time of the database
     settings = connection.settings()
     async with open_database(settings) as database:
         if html is not None:
@@ -90,13 +88,6 @@ def write_report(name: str, text: str) -> None:
         print_text(text)
     else:
         print_line(f"Wrote {write_new(name, text)}")
-
-
-def period_of(begin: str, end: str) -> tuple[datetime, datetime | None]:
-    """Parse a period as filters do: durations count back from now."""
-    at, zone = now(), local_zone()
-    since = parse_moment(begin, at, zone, past=True)
-    return since, parse_end(end, since, at, zone) if end else None
 
 
 def _print(report: Summary) -> None:

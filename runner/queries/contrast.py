@@ -15,6 +15,7 @@ from runner.model.sealed import sealed_of
 from runner.model.task import State
 from runner.queries.failures import INTERRUPTED_VERB
 from runner.queries.rows import as_int, as_text, text
+from runner.queries.runner_value import runner_value
 from runner.text.document import JsonProperty
 from runner.text.redact import is_secret, mask
 
@@ -130,12 +131,13 @@ async def contrast(tx: Transaction, fingerprint: str, handler: str, since: datet
 
 
 async def _failed(tx: Transaction, fingerprint: str, since: datetime) -> list[_Sample]:
-    attempt, runner = tx.tables.attempt.c, tx.tables.runner
+    attempt = tx.tables.attempt.c
     columns = (attempt.task_id, attempt.host, attempt.runner_id)
     of_group = (attempt.fingerprint == fingerprint) & (attempt.ended_at >= since) & (attempt.verb != INTERRUPTED_VERB)
     latest = sa.select(*columns).where(of_group).order_by(attempt.ended_at.desc()).limit(SAMPLE).subquery()
-    placed = sa.select(latest.c.task_id, latest.c.host, runner.c.version)
-    rows = await tx.rows(placed.select_from(latest.outerjoin(runner, runner.c.id == latest.c.runner_id)))
+    rows = await tx.rows(
+        sa.select(latest.c.task_id, latest.c.host, runner_value(tx.tables, latest.c.runner_id, "version"))
+    )
     places = {as_int(id): (text(version), text(host)) for id, host, version in rows}
     tables = (tx.tables.task.c, tx.tables.history.c)
     selects = (sa.select(task.id, task.tenant, _short_payload(task)) for task in tables)
@@ -150,15 +152,14 @@ async def _failed(tx: Transaction, fingerprint: str, since: datetime) -> list[_S
 
 
 async def _succeeded(tx: Transaction, handler: str) -> list[_Sample]:
-    task, runner = tx.tables.history.c, tx.tables.runner
+    task = tx.tables.history.c
     ended = sa.select(task.id, task.handler, task.state, task.finished_at)
     recent = ended.order_by(task.finished_at.desc(), task.id.desc()).limit(SCANNED).subquery()
     matches = (recent.c.handler == handler) & is_final_state(recent.c.state, State.SUCCEEDED)
     order = (recent.c.finished_at.desc(), recent.c.id.desc())
     ids = [as_int(id) for (id,) in await tx.rows(sa.select(recent.c.id).where(matches).order_by(*order).limit(SAMPLE))]
-    columns = (runner.c.version, task.host, task.tenant, _short_payload(task))
-    joined = tx.tables.history.outerjoin(runner, runner.c.id == task.runner_id)
-    rows = await tx.rows(sa.select(*columns).select_from(joined).where(tx.dialect.one_of(task.id, ids))) if ids else []
+    columns = (runner_value(tx.tables, task.runner_id, "version"), task.host, task.tenant, _short_payload(task))
+    rows = await tx.rows(sa.select(*columns).where(tx.dialect.one_of(task.id, ids))) if ids else []
     return [_Sample(*(text(value) for value in row)) for row in rows]
 
 

@@ -16,6 +16,7 @@ from runner.filter.parse import Filter
 from runner.model.task import MOVES, State
 from runner.queries.counting import Count
 from runner.queries.rows import as_text, from_row, moment, readable
+from runner.queries.runner_value import runner_value
 from runner.queries.task_list.compile import conditions
 from runner.queries.task_list.row import TaskRow, displayed_state, task_rows
 from runner.queries.task_list.sources import attempts
@@ -376,13 +377,16 @@ async def trends(tx: Transaction, since: datetime, until: datetime, window: int 
     return counts
 
 
-async def deploys(tx: Transaction) -> dict[str, datetime]:
-    """Read when the first registered runner of each version started, the oldest version first.
+async def deploys(tx: Transaction, since: datetime) -> dict[str, datetime]:
+    """Read when the first runner of each version started, among those that live or ended since a time, oldest first.
 
     Args:
         tx: an open transaction; one statement is executed.
+        since: the time, aware.
     """
-    runner = tx.tables.runner.c
+    live, ended = tx.tables.runner.c, tx.tables.ended_runner.c
+    stopped = sa.select(ended.version, ended.started_at).where(ended.ended_at >= since)
+    runner = sa.union_all(sa.select(live.version, live.started_at), stopped).subquery("runners").c
     first = tx.dialect.readable_time(sa.func.min(runner.started_at, type_=runner.started_at.type))
     rows = await tx.rows(sa.select(runner.version, first).group_by(runner.version).limit(MOST_VERSIONS))
     starts = {as_text(version): at for version, value in rows if (at := moment(value)) is not None}
@@ -397,17 +401,20 @@ async def shares(tx: Transaction, fingerprint: str, since: datetime, window: int
         since: include only attempts that ended at or after this time, aware.
         window: maximum number of attempts to read, latest first.
     """
-    attempt, runner = tx.tables.attempt, tx.tables.runner
+    attempt = tx.tables.attempt
     columns = (attempt.c.host, attempt.c.attempt, attempt.c.runner_id)
     latest = sa.select(*columns, attempt.c.fingerprint).where(attempt.c.ended_at >= since)
     recent = latest.order_by(attempt.c.ended_at.desc()).limit(window).subquery()
-    joined = recent.outerjoin(runner, recent.c.runner_id == runner.c.id)
-    groups = (recent.c.host, recent.c.attempt, runner.c.version)
-    statement = sa.select(*groups, sa.func.count()).select_from(joined).where(recent.c.fingerprint == fingerprint)
+    keys = (recent.c.host, recent.c.attempt, recent.c.runner_id)
+    counted = sa.select(*keys, sa.func.count().label("number")).where(recent.c.fingerprint == fingerprint)
+    groups = counted.group_by(*keys).subquery("groups").c
+    version = runner_value(tx.tables, groups.runner_id, "version")
     result = Shares({}, {}, {})
-    for host, number, version, count in await tx.rows(statement.group_by(*groups)):
+    for host, number, of_version, count in await tx.rows(
+        sa.select(groups.host, groups.attempt, version, groups.number)
+    ):
         ordinal = {1: "first", 2: "second"}.get(number, "later")
-        for counts, name in ((result.versions, version), (result.hosts, host), (result.numbers, ordinal)):
+        for counts, name in ((result.versions, of_version), (result.hosts, host), (result.numbers, ordinal)):
             if name is not None:
                 counts[as_text(name)] = counts.get(as_text(name), 0) + count
     return result

@@ -34,6 +34,7 @@ from runner.settings.types import (
     Durability,
     ErrorRule,
     Identifier,
+    Lease,
     Limit,
     Maximum,
     Modules,
@@ -234,7 +235,7 @@ class Settings(BaseSettings):
         "their priority), aged or aged:10s (a waiting task rises by one priority per minute or 10 s), "
         "weighted:mail=3,sms=1 (queues divide the slots), or a class as package.module:Class",
     )
-    lease_timeout: Period = Field(
+    lease_timeout: Lease = Field(
         default=timedelta(seconds=15),
         description="time without a heartbeat after which a runner is lost and others take over its tasks",
     )

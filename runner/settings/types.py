@@ -120,8 +120,20 @@ def _web_address(text: str) -> Masked:
 
 
 ZERO = timedelta(0)
+
+SHORTEST_LEASE = timedelta(milliseconds=100)
+"""The shortest lease: a runner sends five heartbeats in the time of one."""
+
+
+def _lease(length: timedelta) -> timedelta:
+    if length < SHORTEST_LEASE:
+        raise ValueError(f"it must be at least {format_duration(SHORTEST_LEASE)}")
+    return length
+
+
 Delay: TypeAlias = Annotated[timedelta, Ge(ZERO), BeforeValidator(_duration)]
 Period: TypeAlias = Annotated[timedelta, Gt(ZERO), BeforeValidator(_duration)]
+Lease: TypeAlias = Annotated[timedelta, AfterValidator(_lease), BeforeValidator(_duration)]
 Limit: TypeAlias = Annotated[Period | None, BeforeValidator(_or_none)]
 Retention: TypeAlias = Annotated[Delay | None, BeforeValidator(_or_none)]
 Count: TypeAlias = Annotated[int, Ge(1)]

@@ -6,7 +6,7 @@ A duration is a length of time, zero or more. A moment can have a direction: `+1
 import re
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
-from runner.errors import InvalidDuration, InvalidMoment
+from runner.errors import InvalidDuration, InvalidInput, InvalidMoment
 from runner.model.duration import _PARTS, _ZERO, UNITS, _excerpt, parse_duration
 
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
@@ -67,19 +67,32 @@ def parse_moment(text: str | datetime, now: datetime, zone: tzinfo, *, past: boo
     return moment
 
 
-def parse_end(text: str, begin: datetime, now: datetime, zone: tzinfo) -> datetime:
-    """Parse the end of a period in the past, as `parse_moment` does.
+AHEAD = timedelta(hours=1)
+"""How far the end of a period may be in the future."""
 
-    A time of day whose last occurrence is before the begin is the next one after it, which may be in a minute.
+
+def parse_period(begin: str, end: str, now: datetime, zone: tzinfo) -> tuple[datetime, datetime]:
+    """Parse a period in the past, as `parse_moment` does.
+
+    An end whose last occurrence is before the begin is the next one after it, which may be in a minute.
 
     Args:
-        text: the end; `now` if empty.
-        begin: the begin of the period, aware.
+        begin: the begin of the period.
+        end: the end; `now` if empty.
         now: the current time, aware.
         zone: the time zone of times without an offset.
+
+    Raises:
+        InvalidInput: the begin is in the future, the end is not after it, or more than AHEAD in the future.
     """
-    end = parse_moment(text or "now", now, zone, past=True)
-    return parse_moment(text, begin, zone) if end <= begin and re.fullmatch(_TIME, text.strip()) else end
+    since, until = (parse_moment(text or "now", now, zone, past=True) for text in (begin, end))
+    if until <= since and re.fullmatch(_TIME, end.strip()):
+        until = parse_moment(end, since, zone)
+    if since > now:
+        raise InvalidInput(why=f"the period cannot begin in the future, at {format_moment(since, zone)}")
+    if until <= since or until > now + AHEAD:
+        raise InvalidInput(why=f"the end must be after the begin ({format_moment(since, zone)}) and not in the future")
+    return since, until
 
 
 def format_moment(moment: datetime, zone: tzinfo) -> str:

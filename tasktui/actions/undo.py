@@ -71,7 +71,7 @@ async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord"
         now, _, before = values.partition(" -> ")
         value, present = ("none" if text == "-" else line(unquoted(text)) for text in (before, now))
         label = line(name.replace("_", " "))
-        about.append(content((f"  {label:<{LABEL}}", "muted"), (value, "strong"), (f", now {present}", "muted")))
+        about.append(content((f"  {f'{label} ':<{LABEL}}", "muted"), (value, "strong"), (f", now {present}", "muted")))
     return Question(
         action,
         about,

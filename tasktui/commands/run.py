@@ -246,19 +246,16 @@ async def write_incident(session: Session, times: Sequence[str]) -> Path:
         The absolute path.
 
     Raises:
-        InvalidInput: a time cannot be parsed, the end is not later than the start, or the file cannot be written.
+        InvalidInput: the period cannot be parsed, or the file cannot be written.
     """
     from runner.db.transaction import clock  # The first screen does not need the report.
     from runner.queries.past.incident import as_markdown, incident
     from runner.text.new_file import write_new
-    from runner.text.times import parse_end, parse_moment
+    from runner.text.times import parse_period
 
     at = await session.read(clock)
     start, end = [*times, *("1h", "now")[len(times) :]]
-    since = parse_moment(start, at, session.zone, past=True)
-    until = parse_end(end, since, at, session.zone)
-    if until <= since:
-        raise InvalidInput(why="the end must be later than the start: :incident 3:00 4:00")
+    since, until = parse_period(start, end, at, session.zone)
     text = as_markdown(await session.read(incident, since, until), session.name, session.zone)
     return write_new(f"incident-{since:%Y%m%d-%H%MZ}-{until:%H%MZ}.md", text, numbered=True)
 

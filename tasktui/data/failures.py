@@ -195,7 +195,7 @@ async def failure_groups(tx: Transaction, span: timedelta) -> FailureGroups:
         trends(tx, since, at),
         pauses(tx),
         breakers(tx, only_open=True),
-        deploys(tx),
+        deploys(tx, since),
     )
     began = await beginnings(tx, [group.fingerprint for group in groups])
     changes = changes_of(groups, counts, began, since, at)

@@ -166,7 +166,8 @@ def _after_deploy(group: Failures, version: str, data: FailureGroups) -> str:
     started = data.versions.get(version)
     if started is None or group.first is None or version == next(iter(data.versions)):
         return ""
-    return f", first {formatting.since(started, group.first)} after its deploy" if started >= data.since else ""
+    is_after = data.since <= started <= group.first
+    return f", first {formatting.since(started, group.first)} after its deploy" if is_after else ""
 
 
 def detail(

@@ -10,6 +10,7 @@ from runner.db.transaction import clock
 from runner.model.task import State
 from runner.queries import contrast as contrast_query
 from runner.queries.contrast import Contrast, Difference, contrast, differences_of
+from runner.store.ended_runners import end_runners
 from tests.queries.test_failure_groups import HOUR
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 
@@ -40,6 +41,7 @@ async def outage(database: Database, failures: int = 10, successes: int = 20) ->
     for number in range(successes):
         arguments = {"tenant": f"t{number % 3}", "payload": payload(number, "eu" if number == 0 else "us")}
         await add_past(database, 2000 + number, runner_id=old, host="web-1", finished_at=ahead(-number), **arguments)
+    await database.write(end_runners, [new], lost=False)
 
 
 async def test_failures_are_compared_with_successes_of_their_handler(database: Database) -> None:

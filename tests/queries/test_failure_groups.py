@@ -4,12 +4,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.model.task import State
 from runner.queries.failures import BUCKETS, deploys, failures, group_tasks, trends
+from runner.store.heartbeat import leave
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
+from tests.store.table import change
 
 pytestmark = pytest.mark.both_databases
 
@@ -33,10 +36,15 @@ async def test_a_trend_counts_the_attempts_of_a_group_in_equal_parts(
 
 
 async def test_a_deploy_is_the_start_of_the_first_runner_of_a_version(database: Database) -> None:
-    for version, seconds in (("4.12", 60), ("4.12", 300), ("4.11", 9_000)):
-        await add_runner(database, version=version, started_at=ahead(-seconds))
+    for version, seconds in (("4.12", 60), ("4.12", 300), ("4.11", 9_000), ("4.10", 9_999)):
+        runner = await add_runner(database, version=version, started_at=ahead(-seconds))
+        if version != "4.12":
+            await database.write(leave, runner)
+    ended = database.tables.ended_runner
+    await change(database, sa.update(ended).where(ended.c.version == "4.10").values(ended_at=ahead(-7_200)))
     async with database.reading() as tx:
-        now, starts = await clock(tx), await deploys(tx)
+        now = await clock(tx)
+        starts = await deploys(tx, now - HOUR)
     assert list(starts) == ["4.11", "4.12"]
     assert timedelta(seconds=300) <= now - starts["4.12"] < timedelta(seconds=360)
 

@@ -22,6 +22,7 @@ from runner.operations.undo.undo import undo, undo_all
 from runner.policy.breaker import Breaker
 from runner.queries.past.incident import as_markdown, incident
 from runner.store.breaker import declare_breakers
+from runner.store.ended_runners import end_runners
 from runner.store.heartbeat import leave
 from runner.store.rescue import Rescuer, rescue
 from runner.text.new_file import write_new
@@ -73,11 +74,24 @@ async def test_a_report_has_the_deploy_of_a_version_whose_runners_have_ended_too
         await database.write(leave, runner_id)
     before = datetime.now(UTC) - timedelta(seconds=600)
     timeline = await report(database)
-    lines = ("2 runners of new version 2 started on web-1, web-2", "2 runners of version 1 stopped on web-1, web-2")
+    lines = (
+        "2 runners of new version 2 started within 1s on web-1, web-2",
+        "2 runners of version 1 stopped on web-1, ",
+    )
     places = [timeline.index(line) for line in (*lines, "1 runner of version 2 stopped on web-1")]
     assert places == sorted(places)
     assert "lost" not in timeline
     assert "runner of version" not in await report(database, 60, before)
+
+
+async def test_a_runner_that_registers_again_is_no_start(database: Database) -> None:
+    first = await add_runner(database, version="1", host="web-1", pid=41, started_at=ahead(-600))
+    await database.write(end_runners, [first], lost=True)
+    again = await add_runner(database, version="1", host="web-1", pid=41, started_at=ahead(-60))
+    await add_runner(database, version="1", host="web-1", pid=42, started_at=ahead(-50))
+    timeline = await report(database)
+    assert f"Runner {again} (web-1:41) registered: the same process as runner {first}" in timeline
+    assert "2 runners of version 1 started within 9m10s on web-1" in timeline
 
 
 async def test_a_report_names_a_killed_runner_before_and_after_the_rescue_of_its_tasks(database: Database) -> None:

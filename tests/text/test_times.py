@@ -1,4 +1,5 @@
 import math
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from zoneinfo import ZoneInfo
 
@@ -6,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.errors import InvalidDuration, InvalidMoment
+from runner.errors import InvalidDuration, InvalidInput, InvalidMoment
 from runner.model.duration import LONGEST, format_duration, parse_duration
 from runner.text.formatting import clock, weekday_clock
-from runner.text.times import EARLIEST, LATEST, format_age, format_moment, parse_end, parse_moment
+from runner.text.times import EARLIEST, LATEST, format_age, format_moment, parse_moment, parse_period
 
 BERLIN = ZoneInfo("Europe/Berlin")
 ZONES = [
@@ -198,10 +199,25 @@ def test_a_time_of_day_is_the_next_or_the_last_one() -> None:
 
 def test_the_end_of_a_period_may_be_in_a_minute_but_is_a_time_after_the_begin() -> None:
     def end(text: str, begin: str) -> str:
-        return f"{parse_end(text, parse_moment(begin, NOW, UTC, past=True), NOW, UTC):%d %H:%M}"
+        return f"{parse_period(begin, text, NOW, UTC)[1]:%d %H:%M}"
 
     assert (end("13:03", "12:30"), end("12:50", "12:30"), end("", "1h")) == ("20 13:03", "20 12:50", "20 13:02")
-    assert (end("4:00", "yesterday 23:00"), end("1h", "30m")) == ("20 04:00", "20 12:02")
+    assert end("4:00", "yesterday 23:00") == "20 04:00"
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "why"),
+    [
+        ("30m", "1h", "the end must be after the begin (2026-11-20 12:32:40 UTC (+00:00))"),
+        ("13:00", "12:00", "the end must be after the begin"),
+        ("1h", "tomorrow", "not in the future"),
+        ("3000-01-01", "", "the period cannot begin in the future, at 3000-01-01 00:00:00 UTC"),
+        ("tomorrow", "", "the period cannot begin in the future"),
+    ],
+)
+def test_a_period_ends_after_its_begin_and_is_in_the_past(begin: str, end: str, why: str) -> None:
+    with pytest.raises(InvalidInput, match=re.escape(why)):
+        parse_period(begin, end, NOW, UTC)
 
 
 def test_today_is_the_day_of_the_zone_not_of_utc() -> None:

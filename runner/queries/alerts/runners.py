@@ -171,7 +171,7 @@ def recently_lost(facts: AlertFacts) -> Iterator[Alert]:
         names = ", ".join(shown(process_name(runner.host, runner.pid)) for runner in facts.lost[:MAX_KINDS])
         text = f"{tasks} rescued: {names}, {len(facts.lost) - MAX_KINDS:,} more"
         title = f"{len(facts.lost):,} runners were lost"
-        yield Alert(AlertRule.RUNNER_LOST, "", Severity.WARNING, title, text, LIST)
+        yield Alert(AlertRule.RUNNER_LOST, "", Severity.WARNING, title, text, "The report: runner incident --from 1h")
         return
     for runner in facts.lost:
         title = f"{shown(process_name(runner.host, runner.pid))} was lost"

@@ -28,7 +28,7 @@ from runner.text.page import page
 from runner.text.redact import differences, mask
 from runner.text.runner_name import runner_name
 from runner.text.sanitize import count_noun, one_line
-from runner.text.times import format_moment
+from runner.text.times import format_age, format_moment
 
 MOST_CHANGES = 1_000
 MOST_GROUPS = 20
@@ -70,7 +70,7 @@ class Incident:
         minutes: the counts by minute.
         failures: the failure groups, largest first.
         changes: the operations, each with its latest change, oldest first; None if this login may not read the audit.
-        happenings: starts of runners, openings of breakers, lost runners, and rescues.
+        happenings: starts, stops and losses of runners, openings and closes of breakers, and rescues.
     """
 
     at: datetime
@@ -138,33 +138,53 @@ async def happenings(
     return sorted([*others, *losses, *_rescues(minutes, rescues)], key=lambda item: item.at)
 
 
+class _RunnerLife(NamedTuple):
+    id: int
+    version: str
+    host: str
+    pid: int
+    started_at: datetime | None
+    ended_at: datetime | None = None
+    is_lost: bool = False
+
+
 async def _deploys(tx: Transaction, since: datetime, until: datetime) -> list[Happening]:
-    """The first start and the first stop of the runners of each version, among those alive in the period."""
+    """The starts and the stops of the runners of each version, among those alive in the period."""
+    lives = await _lives(tx, since)
     starts: dict[str, list[tuple[datetime, str]]] = {}
     stops: dict[str, list[tuple[datetime, str]]] = {}
-    for version, host, started_at, ended_at, is_lost in await _runners(tx, since):
-        places = ((starts, started_at), *([] if is_lost else [(stops, ended_at)]))
-        for ends, time in places:
-            if (at := moment(time)) is not None and at < until:
-                ends.setdefault(as_text(version), []).append((at, as_text(host)))
     happenings = []
+    for life in lives:
+        lost = [each.id for each in lives if each.is_lost and each[1:4] == life[1:4] and each.id < life.id]
+        if lost and life.started_at is not None and since <= life.started_at < until:
+            name = f"R{runner_name(life.id, life.host, life.pid)[1:]}"
+            happenings.append(Happening(life.started_at, f"{name} registered: the same process as runner {max(lost)}"))
+        elif not lost and life.started_at is not None and life.started_at < until:
+            starts.setdefault(life.version, []).append((life.started_at, life.host))
+        if life.ended_at is not None and life.ended_at < until and not life.is_lost:
+            stops.setdefault(life.version, []).append((life.ended_at, life.host))
     for verb, ends in (("started", starts), ("stopped", stops)):
         for version, runners in ends.items():
-            if inside := [end for end in runners if end[0] >= since]:
+            if inside := sorted(end for end in runners if end[0] >= since):
                 is_new = ends is starts and len(inside) == len(runners) and len(starts) > 1
                 of_version = f"{count_noun(len(inside), 'runner')} of {'new ' * is_new}version {version}"
-                hosts = ", ".join(sorted({host for _, host in inside}))
-                happenings.append(Happening(min(inside)[0], f"{of_version} {verb} on {hosts}"))
+                hosts, length = ", ".join(sorted({host for _, host in inside})), inside[-1][0] - inside[0][0]
+                within = f" within {format_age(length)}" if length >= timedelta(seconds=1) else ""
+                happenings.append(Happening(inside[0][0], f"{of_version} {verb}{within} on {hosts}"))
     return happenings
 
 
-async def _runners(tx: Transaction, since: datetime) -> Sequence[Any]:
-    """Version, host, start, end and 1 if it was lost, of the live runners and of those that ended since a time."""
+async def _lives(tx: Transaction, since: datetime) -> list[_RunnerLife]:
+    """The live runners, and those that ended since a time."""
     live, ended = tx.tables.runner.c, tx.tables.ended_runner.c
-    registered = sa.select(*readable(tx, [live.version, live.host, live.started_at]), sa.null(), sa.false())
-    columns = readable(tx, [ended.version, ended.host, ended.started_at, ended.ended_at, ended.lost])
-    removed = sa.select(*columns).where(ended.ended_at >= since).order_by(ended.ended_at).limit(MOST_LOST)
-    return [row for part in (registered, removed) for row in await tx.rows(part)]
+    registered = [*readable(tx, (live.id, live.version, live.host, live.pid, live.started_at)), sa.null(), sa.false()]
+    columns = (ended.runner_id, ended.version, ended.host, ended.pid, ended.started_at, ended.ended_at, ended.lost)
+    removed = sa.select(*readable(tx, columns)).where(ended.ended_at >= since).order_by(ended.ended_at).limit(MOST_LOST)
+    return [
+        _RunnerLife(as_int(id), as_text(version), as_text(host), as_int(pid), moment(start), moment(end), bool(lost))
+        for part in (sa.select(*registered), removed)
+        for id, version, host, pid, start, end, lost in await tx.rows(part)
+    ]
 
 
 async def _breakers(tx: Transaction, since: datetime, until: datetime) -> list[Happening]:
@@ -248,7 +268,7 @@ def _rescues(minutes: Sequence[MinuteFlow], rescues: Sequence[datetime]) -> Iter
         text = f"{count_noun(sum(minute.flow.rescued for minute in span), 'task')} rescued from lost runners"
         times = [at for at in rescues if timedelta() <= at - span[0].minute < timedelta(minutes=len(span))]
         end = span[0].minute + timedelta(minutes=1, microseconds=-1)
-        yield Happening(min(times, default=end), text, minute=not times)
+        yield Happening(times[0] if len(times) == 1 else end, text, minute=len(times) != 1)
 
 
 def as_markdown(incident: Incident, name: str, zone: tzinfo) -> str:
@@ -298,6 +318,8 @@ def _summary(incident: Incident, end: datetime) -> Items:
         f"tasks submitted: {total.submitted}, ended: {flow.finished:,}: {backlog}.",
         f"95 % of attempts took at most {run} and waited at most {wait}.",
     ]
+    if flow.rescued:
+        lines.append(f"tasks rescued from lost runners: {flow.rescued:,}; these attempts are no failures of a queue.")
     if peak and peak.flow.failed:
         lines.append(
             f"Most attempts failed in the minute of {_clock(peak.minute, end, seconds=False)}: {peak.flow.failed:,}."

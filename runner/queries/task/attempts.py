@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
-from typing import Annotated, Any
+from typing import Annotated
 
 import sqlalchemy as sa
 
-from runner.db.schema import Tables
 from runner.db.transaction import Transaction
 from runner.errors import TaskNotFound
 from runner.queries.rows import as_text, from_row, readable
+from runner.queries.runner_value import runner_value
 from runner.text import formatting
 from runner.text.document import Treatment
 from runner.text.progress import TaskProgress
@@ -63,18 +63,10 @@ class Attempt:
 async def attempts_of(tx: Transaction, id: int) -> list[Attempt]:
     """Read the failed attempts of a task, oldest first."""
     attempt = tx.tables.attempt
-    columns = (*readable(tx, attempt.c), process_id(tx.tables, attempt.c.runner_id))
+    columns = (*readable(tx, attempt.c), runner_value(tx.tables, attempt.c.runner_id, "pid"))
     statement = sa.select(*columns).where(attempt.c.task_id == id).order_by(attempt.c.fence.desc())
     rows = (await tx.execute(statement.limit(MOST_ATTEMPTS))).mappings().all()
     return [from_row(Attempt, row) for row in reversed(rows)]
-
-
-def process_id(tables: Tables, runner_id: sa.ColumnElement[Any]) -> sa.Label[Any]:
-    """The process id of a live or an ended runner, as the column `pid`; null if its row was pruned."""
-    live, ended = tables.runner.c, tables.ended_runner.c
-    of_live = sa.select(live.pid).where(live.id == runner_id).scalar_subquery()
-    of_ended = sa.select(ended.pid).where(ended.runner_id == runner_id).scalar_subquery()
-    return sa.func.coalesce(of_live, of_ended).label("pid")
 
 
 async def last_rule(tx: Transaction, id: int, attempt: int) -> str:

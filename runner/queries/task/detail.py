@@ -22,6 +22,7 @@ from runner.queries.breakers import breakers
 from runner.queries.health import reads_audit
 from runner.queries.registries import Pause, pauses
 from runner.queries.rows import as_int, as_text, from_row, moment, number, readable, text
+from runner.queries.runner_value import runner_value
 from runner.queries.runners import RunnerRow, runner_of
 from runner.queries.stuck_rows import stored_stuck, with_sessions
 from runner.queries.task.attempts import (
@@ -33,7 +34,6 @@ from runner.queries.task.attempts import (
     attempts_of,
     checkpoints_of,
     log_of,
-    process_id,
     progress_of,
 )
 from runner.queries.task.dependency_tree import DependencyTree, dependency_progress, dependency_tree
@@ -361,7 +361,11 @@ def _runs(retry: str | None, attempt: int, max_attempts: int, start: datetime) -
 async def _row(tx: Transaction, id: int) -> sa.RowMapping:
     statements = []
     for table in (tx.tables.task, tx.tables.history):
-        columns = [*readable(tx, table.c), *computed(tx.tables, table), process_id(tx.tables, table.c.runner_id)]
+        columns = [
+            *readable(tx, table.c),
+            *computed(tx.tables, table),
+            runner_value(tx.tables, table.c.runner_id, "pid"),
+        ]
         statements.append(one_task(tx, table, id, columns))
     for result in await tx.gather(*map(tx.execute, statements)):
         row = result.mappings().one_or_none()
