@@ -1,6 +1,7 @@
 """Exit codes, errors as one line on standard error instead of a traceback, and signals: the second one ends it."""
 
 import errno
+import logging
 import os
 import re
 import select
@@ -93,6 +94,8 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")
+    # psycopg warns of each pipeline that ends by an error, which the command prints.
+    logging.getLogger("psycopg").addHandler(logging.NullHandler())
 
 
 def raise_interrupts() -> None:

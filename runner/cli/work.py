@@ -35,6 +35,7 @@ def _described(setting: str, *aliases: str) -> Parameter:
 class RunnerOptions:
     """Settings of a runner. An omitted option takes its value from the environment, the profile or the defaults."""
 
+    app_version: Annotated[str | None, _described("app_version")] = None
     queues: Annotated[tuple[str, ...], _described("queues")] = ()
     only: Annotated[tuple[str, ...], _described("only")] = ()
     without: Annotated[tuple[str, ...], _described("without", "--except")] = ()

@@ -153,6 +153,11 @@ class Settings(BaseSettings):
         default=None,
         description="PostgreSQL schema of the tables; none is the first schema of the search path",
     )
+    app_version: Name | None = Field(
+        default=None,
+        description="version of the application, such as a release or a commit, by which failures are compared; that "
+        "of tasktui by default",
+    )
     handlers: Modules = Field(default=(), description="modules that define handlers, separated by commas")
     queues: Names = Field(
         default=(), description="queues that the runner claims from, separated by commas; none is all"

@@ -108,6 +108,7 @@ class Identity(NamedTuple):
 
     Args:
         pid: process id.
+        version: version of the application, or that of this program.
         capacity: maximum number of tasks that run at the same time.
         queues: queues that it claims from; empty for all.
         threads: number of thread slots.

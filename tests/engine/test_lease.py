@@ -1,12 +1,15 @@
 """When a runner believes in its own lease, and in the loss of others."""
 
 import pytest
+import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
+from runner.engine.lease.identity import release
 from runner.engine.lease.lease import MARGIN, STEADY, Lease
 from runner.store.heartbeat import Identity
 from runner.store.rescue import any_lost
+from tests.engine.harness import Harness, until
 
 LEASE = 100.0
 ME = Identity("here", 1, "1", ["work"], 4)
@@ -127,3 +130,11 @@ async def test_a_runner_declared_lost_learns_it_from_the_heartbeat(lease: Lease,
     await lease.register()
     assert not declared_lost(lease)
     assert lease.id > first
+
+
+@pytest.mark.parametrize("version", [None, "4.12.0"])
+async def test_a_runner_registers_with_the_version_of_the_application(harness: Harness, version: str | None) -> None:
+    async with harness.running(app_version=version) as runner:
+        await until(lambda: runner.claimer.idle)
+        async with harness.database.reading() as tx:
+            assert await tx.scalar(sa.select(tx.tables.runner.c.version)) == (version or release())

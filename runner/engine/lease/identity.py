@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from types import MappingProxyType
 
 from runner.engine.slots import InFlight
@@ -46,7 +46,8 @@ def identity(
     keyring = Keyring(settings)
     left = {name: handler for name, handler in loaded.items() if name not in handlers}
     keyless = {name: handler for name, handler in left.items() if keyring.missing(keyring.of(handler))}
-    made = Identity(socket.gethostname(), os.getpid(), release(), names, in_flight.capacity, queue_names, threads)
+    version, capacity = settings.app_version or release(), in_flight.capacity
+    made = Identity(socket.gethostname(), os.getpid(), version, names, capacity, queue_names, threads)
     return made._replace(
         threaded=sorted(threaded),
         processes=in_flight.in_processes.limit,
@@ -81,6 +82,6 @@ def _handlers_of(executor: str, handlers: Mapping[str, Handler]) -> list[str]:
 def release() -> str:
     """The version of this program. It is read from a file, and each external call names it."""
     try:
-        return version("tasktui")
-    except PackageNotFoundError:
+        return metadata.version("tasktui")
+    except metadata.PackageNotFoundError:
         return "unknown"
