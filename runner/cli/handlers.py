@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -73,6 +73,12 @@ def _namesake() -> Path | None:
     return module if module.is_file() else folder if any(folder.glob("*.py")) else None
 
 
+UNREAD = (
+    "this login may not read the registry of handlers, so the arguments of {} are not checked, and its queue and other "
+    "options do not apply; load its code with -H"
+)
+
+
 class HandlerRegistry:
     """The handlers that runners have registered, for a command that has not loaded their code.
 
@@ -107,11 +113,13 @@ class HandlerRegistry:
         """
         if self._read is not None and name not in self._signatures:
             self._signatures[name] = None
-            with suppress(DatabaseRefused):  # the role of producers does not read the registry
+            try:
                 self._signatures[name] = signature = self._read(stored_signature, name)
                 if signature is not None:
                     self._on_codec(name, signature.codec)
                 self._notify(self._unknown(name))
+            except DatabaseRefused:  # the role of producers does not read the registry
+                self._notify(UNREAD.format(name))
         return self._signatures.get(name)
 
     def report_missing(self, name: str, signature: StoredSignature, call_options: CallOptions) -> None:

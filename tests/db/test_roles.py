@@ -645,6 +645,8 @@ def test_commands_work_with_the_login_of_their_role(seen_by: dict[str, str], tmp
     ):
         done = program(*command, cwd=tmp_path, env=_environment(tmp_path, seen_by[who]))
         assert done.returncode == 0, (who, done.stderr)
+        unread = who == "producer"
+        assert ("the arguments of a.b are not checked" in done.stderr) == unread, (who, done.stderr)
 
 
 @pytest.mark.slow
