@@ -84,8 +84,8 @@ async def prune(  # noqa: PLR0913 - one argument per option
 
     Deletes their attempts and audit entries too, old minute statistics, ended
     runners, and unique keys except those held forever. Runners do the same from
-    time to time. On PostgreSQL, a role that owns the tables also drops whole partitions where
-    possible and creates partitions for future tasks.
+    time to time. On PostgreSQL, a role that owns the tables also drops whole
+    partitions where possible and creates partitions for future tasks.
 
     --archive FOLDER writes the tasks with their attempts, audit entries and notes
     to gzipped JSON lines by day, and deletes them when the file is verified.

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from tests.conftest import on_postgresql
-from tests.engine.harness import Harness
+from tests.engine.harness import Harness, until
 
 pytestmark = on_postgresql
 
@@ -35,10 +35,11 @@ async def test_a_runner_starts_beside_a_locked_row_of_a_handler_and_enters_it_la
         owner.execute(ROWS["task_handler"])
     with psycopg.connect(harness.url, application_name="psql") as session:
         session.execute(f"SELECT 1 FROM task_handler WHERE name = 'slow' {mode}")
-        async with harness.running():
+        async with harness.running(heartbeat_interval="200ms"):
             await harness.submit("fast")
             async with asyncio.timeout(90):
                 await done.wait()
+            await until(lambda: "row slow of" in caplog.text)
             (line,) = [each.getMessage() for each in caplog.records if "slow" in each.getMessage()]
             pid = session.info.backend_pid
             assert line.startswith(f"row slow of task_handler is locked, held by process {pid} (psql")

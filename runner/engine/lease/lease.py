@@ -148,12 +148,11 @@ class Lease:
         self._trusts_from = elapsed() + self._seconds
 
     async def register(self) -> None:
-        """Register as a new runner."""
+        """Register as a new runner. A handler that is still locked at the next heartbeat is logged then."""
         started = elapsed()
         id = await self._database.write(register, self.identity, self._seconds, self._gap, self._leave_out)
         self._renewed, self._is_confirmed = started, True  # before the id: other threads read them
         self.id = id
-        await self._report_locked()
         self.declared_lost = False
 
     async def enter_rest(self) -> None:
@@ -171,7 +170,7 @@ class Lease:
         except StoreError as error:
             log.debug("could not enter handlers: %s", error)
             return
-        for name in sorted(set(before) - set(self._unentered)):
+        for name in sorted(self._logged.keys() & set(before) - set(self._unentered)):
             log.info("handler %s: row no longer locked, its declarations are in force", one_line(name))
         await self._report_locked()
 
