@@ -23,10 +23,11 @@ from runner.model.task import Priority
 from runner.policy.capacity import MINUTE, Pool
 from runner.policy.claim_order import ClaimOrder, WeightedOrder
 from runner.policy.histogram import Histogram, merged
-from runner.policy.lanes import Lane, Line, Waiting, in_order, lane_key_in
+from runner.policy.lanes import Lane
 from runner.policy.limits import LIMITS, LimitUsage, SharedLimits, retry_in, room
 from runner.policy.queue_shares import QueueShares
 from runner.policy.retry import Retries
+from runner.policy.simulated_lane import SimulatedLane, Waiting, in_order, lane_key_in
 from runner.policy.work_keys import WorkKey
 
 MOST_TASKS = 100_000
@@ -129,7 +130,7 @@ class Simulation:
         self._work, self._setup = workload, configuration
         self._random = Random(seed)  # noqa: S311 - guards nothing
         self._end = workload.minutes * MINUTE
-        self._lines: dict[Lane, Line] = {}
+        self._lines: dict[Lane, SimulatedLane] = {}
         self._waiting: dict[str, int] = defaultdict(int)
         self._free = [pool.size for pool in configuration.pools]
         self._running: dict[Kind, dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -195,7 +196,7 @@ class Simulation:
         if lane not in self._lines:
             keys = _keys(lane)
             turns = any(limits.per_tenant for key in keys if (limits := self._setup.limits.get(key)))
-            self._lines[lane] = Line(has_turns=turns)
+            self._lines[lane] = SimulatedLane(has_turns=turns)
         self._lines[lane].add(item)
         self._waiting[lane.queue] += 1
         self.results[lane.queue].retries += item.tasks * (item.attempt > 1)

@@ -23,7 +23,8 @@ from runner.policy.selection import stored_buckets
 from runner.queries.counting import lane_heads
 from runner.queries.registries import registry_entries
 from runner.queries.rows import as_int, as_text, from_row, number, readable, text, texts
-from runner.store.heartbeat import MOST_SUSPECTS, ExecutorSlots, LoopBlock
+from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock
+from runner.store.registration import ExecutorSlots
 from runner.text.document import JsonProperty
 from runner.text.formatting import age
 from runner.text.hosts import admits, host_names

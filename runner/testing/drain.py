@@ -40,7 +40,7 @@ from runner.policy.positions import LanePosition
 from runner.settings import Settings
 from runner.store.claim.plain import Claimant, claim
 from runner.store.claim.survey import survey
-from runner.store.heartbeat import Identity, leave, register
+from runner.store.registration import Identity, leave, register
 from runner.store.settle import Settlement, settle
 
 

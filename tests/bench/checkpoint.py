@@ -19,8 +19,8 @@ from runner.model.task import Priority
 from runner.policy.lanes import Lane
 from runner.policy.positions import LanePosition
 from runner.store.claim.plain import Claimant, HandlerDefaults, claim
-from runner.store.heartbeat import Identity, register
 from runner.store.notes import Checkpoint, save_checkpoint
+from runner.store.registration import Identity, register
 
 LEASE = 3_600.0
 """Seconds for which the task is claimed."""

@@ -20,7 +20,7 @@ from runner.policy.lanes import Lane
 from runner.policy.positions import LanePosition
 from runner.settings import Settings
 from runner.store.claim.plain import Claimant, HandlerDefaults, claim
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from runner.store.settle import Settlement, SettleShape, settle
 
 SIGNS = {"claim": "SKIP LOCKED", "settle": "DELETE FROM", "submit": "INSERT INTO"}

@@ -21,7 +21,7 @@ from runner.model.outcome import Failure, Retry
 from runner.policy import claim_conditions
 from runner.store import complete, history, settle
 from runner.store.claim import plain as claim
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from runner.store.rescue import Rescuer, rescue
 from tests.chaos.check import GRAIN, OK, check
 from tests.chaos.dump import take

@@ -17,7 +17,7 @@ from runner.model.outcome import Dead, Failure
 from runner.model.sealed import read_sealed
 from runner.model.task import NewTask
 from runner.settings import Settings
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from tests.cli.conftest import Call, Store
 
 pytestmark = pytest.mark.both_databases

@@ -6,7 +6,7 @@ from runner.cli.exit_codes import Exit
 from runner.db.transaction import Transaction
 from runner.model.task import NewTask
 from runner.policy.breaker import Breaker
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from tests.cli.conftest import Call, Store
 from tests.conftest import on_sqlite
 from tests.shells import shell_of

@@ -19,7 +19,7 @@ from runner.model.outcome import Dead
 from runner.model.task import NewTask
 from runner.policy.breaker import Breaker
 from runner.queries import gauges
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from tests.cli.conftest import WAIT_SECONDS, Call, Store, running
 from tests.conftest import NO_POSTGRES
 from tests.engine.test_exporter import Samples, samples_of

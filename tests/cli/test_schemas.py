@@ -18,7 +18,7 @@ from runner.db.transaction import Transaction, clock
 from runner.model.outcome import Failure, Retry
 from runner.model.task import NewTask, NewWorkflow
 from runner.policy.breaker import Breaker
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from tests.cli.conftest import Call, Store, running
 from tests.cli.json_schema import schema_of_command
 from tests.pages import DOCS

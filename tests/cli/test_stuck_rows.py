@@ -14,7 +14,7 @@ from runner.db.transaction import Transaction, clock
 from runner.model.stuck_row import BlockingSession, StuckCause, StuckRow, StuckVerb, stored_stuck
 from runner.model.task import NewTask
 from runner.policy.breaker import Breaker
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from tests.cli.conftest import Call, Store
 from tests.cli.test_inspect import EVIL, FORBIDDEN
 from tests.conftest import on_postgresql, on_sqlite

@@ -18,7 +18,7 @@ from runner.handlers.call_options import CallOptions
 from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import REGISTRY, Handler, Options
 from runner.model.task import NewTask, Priority
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from tests.cli.conftest import PROGRAM, Call, Store, program
 from tests.conftest import on_postgresql
 from tests.postgres.logins import logins

@@ -49,7 +49,8 @@ from runner.queries.task_list.search import page
 from runner.queries.why.why import why
 from runner.settings import Settings
 from runner.store.claim.plain import Claimant, HandlerDefaults, claim
-from runner.store.heartbeat import Identity, heartbeat, leave, register
+from runner.store.heartbeat import heartbeat
+from runner.store.registration import Identity, leave, register
 from runner.store.rescue import Rescuer, rescue
 from runner.store.retention import prune, retention_of
 from runner.store.settle import Settlement, settle

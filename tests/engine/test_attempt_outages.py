@@ -16,7 +16,7 @@ from runner.db.database import Database
 from runner.engine.executing import outages
 from runner.model.task import DependsOn
 from runner.policy import attempt_verdict
-from runner.store.heartbeat import register
+from runner.store.registration import register
 from tests.conftest import NO_POSTGRES, on_postgresql
 from tests.engine.conftest import PAY, Payments
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until

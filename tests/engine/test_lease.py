@@ -7,7 +7,7 @@ from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.engine.lease.identity import release
 from runner.engine.lease.lease import MARGIN, STEADY, Lease
-from runner.store.heartbeat import Identity
+from runner.store.registration import Identity
 from runner.store.rescue import any_lost
 from tests.engine.harness import Harness, until
 

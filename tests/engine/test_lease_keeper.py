@@ -21,7 +21,7 @@ from runner.engine.lease.watchdog import KeeperProcess
 from runner.model.task import State
 from runner.queries.runners import runners
 from runner.settings import Settings
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from runner.urls import parse_url
 from tests.conftest import on_sqlite
 from tests.engine.harness import Harness, until

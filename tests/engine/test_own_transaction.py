@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from runner import Context, Dead
 from runner.errors import AlreadyDone, FencedOut, NoTransaction, TransactionEnded, TransactionOpen
-from runner.store.heartbeat import register
+from runner.store.registration import register
 from tests.cli.conftest import PROGRAM
 from tests.conftest import on_sqlite
 from tests.engine.conftest import PAY, Payments

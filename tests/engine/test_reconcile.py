@@ -15,7 +15,7 @@ from runner.model.task import Claimed, State
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
 from runner.store.claim.plain import claim
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from runner.store.settle import Settlement, settle
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until
 from tests.engine.lost_replies import LateReplies, LostReplies

@@ -13,7 +13,7 @@ from runner.engine.runner import Engine
 from runner.engine.settling.starts import QUICK
 from runner.engine.worker import BURST, EAGER
 from runner.policy.polling import LookAhead
-from runner.store.heartbeat import leave
+from runner.store.registration import leave
 from tests.engine.harness import Harness, until, wait_for_event
 
 RARE: dict[str, Any] = {

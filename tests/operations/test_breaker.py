@@ -18,7 +18,7 @@ from runner.queries.audit import audit
 from runner.queries.why.many import why_many
 from runner.queries.why.why import why
 from runner.store.breaker import Report, review
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from tests.store.table import change as change_rows
 from tests.store.table import put
 

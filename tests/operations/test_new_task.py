@@ -17,7 +17,7 @@ from runner.operations.results import Actor, Skipped
 from runner.operations.undo.undo import undo
 from runner.queries.audit import audit
 from runner.queries.signatures import stored_signature
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from tests.store.rows import add_live, add_past, history_row, stored
 
 ANA = Actor("ana", "desk-1", "customer asked")

@@ -44,7 +44,8 @@ from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.search import page
 from runner.store.claim.plain import Claimant, HandlerDefaults, claim
 from runner.store.claim.survey import survey
-from runner.store.heartbeat import Identity, heartbeat, register
+from runner.store.heartbeat import heartbeat
+from runner.store.registration import Identity, register
 from runner.store.settle import Settlement, settle
 from runner.store.submit import submit, submit_many
 from tests.store.every_operation import KEYRING

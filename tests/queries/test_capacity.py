@@ -17,14 +17,15 @@ from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
 from runner.policy.capacity import CapacityRow, Pool
 from runner.policy.claim_order import parse_order
-from runner.policy.lanes import Lane, Line, Waiting, in_order
+from runner.policy.lanes import Lane
 from runner.policy.retry import Retries, parse_plan
+from runner.policy.simulated_lane import SimulatedLane, Waiting, in_order
 from runner.policy.simulation import Simulation
 from runner.queries.capacity import CAPACITY_COLUMNS, MOST_TENANTS, TENANT_COLUMNS, capacity, drained_in
 from runner.queries.counting import Count
 from runner.queries.simulation import changed, present, read_changes
 from runner.queries.task.detail import task_detail, task_fields
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from runner.text.columns import cells
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_live, add_runner, ahead
@@ -193,7 +194,7 @@ async def test_the_simulated_order_is_that_of_claims(database: Database, text: s
 
 async def test_simulated_tenants_take_turns_as_in_claims(database: Database) -> None:
     await limit(database, "queue", "mail", per_tenant="9")
-    runner, line, tenants = await Runner.enter(database), Line(has_turns=True), {}
+    runner, line, tenants = await Runner.enter(database), SimulatedLane(has_turns=True), {}
     for number in range(12):
         tenant = "abc"[number % 3 if number < 6 else 0]
         id = await add_live(database, "work", queue="mail", tenant=tenant, run_at=ahead(number - 60))

@@ -10,7 +10,7 @@ from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.model.task import State
 from runner.queries.failures import BUCKETS, deploys, failures, group_tasks, trends
-from runner.store.heartbeat import leave
+from runner.store.registration import leave
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
 from tests.store.table import change
 

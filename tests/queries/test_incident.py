@@ -23,7 +23,7 @@ from runner.policy.breaker import Breaker
 from runner.queries.past.incident import as_markdown, incident
 from runner.store.breaker import declare_breakers
 from runner.store.ended_runners import end_runners
-from runner.store.heartbeat import leave
+from runner.store.registration import leave
 from runner.store.rescue import Rescuer, rescue
 from runner.text.new_file import write_new
 from tests.conftest import on_sqlite

@@ -26,7 +26,7 @@ from runner.queries.task_list.search import find, page
 from runner.store import settle as settling
 from runner.store.claim.plain import Claimant, HandlerDefaults, claim
 from runner.store.claim.survey import survey
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from runner.store.submit import submit, submit_many
 from tests.store.minutes import Minute, within_a_minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, filtered

@@ -31,7 +31,7 @@ from runner.queries.why.remedies import remedies, sentence
 from runner.queries.why.why import why
 from runner.store.claim.plain import Claimant, claim
 from runner.store.claim.survey import survey
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from tests.store.rows import add_live, add_past, add_runner, ahead
 from tests.store.runners import TERMS
 from tests.store.table import put, put_many

@@ -26,7 +26,7 @@ from runner.queries.why.ahead import ahead as tasks_ahead
 from runner.queries.why.facts import read_facts
 from runner.queries.why.remedies import Cause
 from runner.queries.why.why import Why, causes, why
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from tests.store.minutes import Minute, write_statistics
 from tests.store.plans import watch
 from tests.store.rows import add_live, add_past, add_runner, ahead

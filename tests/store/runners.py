@@ -14,7 +14,7 @@ from runner.policy.positions import LanePosition
 from runner.policy.suspicion import Ask
 from runner.store.claim.plain import Claimant, HandlerDefaults, claim, claim_suspect
 from runner.store.claim.survey import MANY, SurveyScope, survey
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from runner.store.rescue import Rescuer, rescue
 from runner.store.retention import SubmitWatch
 from runner.store.settle import Settled, Settlement, SettleShape, settle

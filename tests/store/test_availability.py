@@ -11,7 +11,8 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.types import db_later, db_now
-from runner.store.heartbeat import Identity, heartbeat, leave, register
+from runner.store.heartbeat import heartbeat
+from runner.store.registration import Identity, leave, register
 from runner.store.rescue import Rescuer, any_lost, rescue
 from tests.store.runners import Runner
 from tests.store.table import change, put

@@ -13,7 +13,7 @@ from runner.model.task import Claimed
 from runner.policy.breaker import Breaker, Effect
 from runner.store.breaker import Report, Review, close_breaker, review
 from runner.store.claim.limited import LimitedClaim, LimitedLanes, claim_limited
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from runner.store.settle import Settlement
 from tests.store.runners import Runner
 from tests.store.table import put_many

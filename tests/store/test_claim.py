@@ -16,7 +16,8 @@ from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_policy import ISOLATION
 from runner.policy.lanes import Lane
 from runner.store.claim.plain import HandlerDefaults
-from runner.store.heartbeat import heartbeat, leave
+from runner.store.heartbeat import heartbeat
+from runner.store.registration import leave
 from runner.store.submit import submit_many
 from tests.conftest import on_postgresql
 from tests.store.runners import Runner

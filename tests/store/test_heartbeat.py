@@ -6,7 +6,8 @@ from runner.db.database import Database
 from runner.db.types import seconds_until
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
-from runner.store.heartbeat import HeartbeatReply, Identity, heartbeat, leave, register, running_tasks
+from runner.store.heartbeat import HeartbeatReply, heartbeat, running_tasks
+from runner.store.registration import Identity, leave, register
 from tests.store.runners import Runner
 from tests.store.table import Row, change, count, edit, expire, put_many
 

@@ -28,9 +28,10 @@ from runner.operations.unblock import unblock
 from runner.operations.undo.undo import undo
 from runner.policy.retention import Retention
 from runner.queries.audit import audit
-from runner.store.heartbeat import heartbeat, leave
+from runner.store.heartbeat import heartbeat
 from runner.store.history import FinishedTask, finish
 from runner.store.minute_statistics import NO_RUNNER
+from runner.store.registration import leave
 from runner.store.retention import prune
 from runner.store.submit import submit, submit_with_result
 from tests.store.dependencies import sweep

@@ -15,7 +15,7 @@ from runner.model.task import Claimed, NewTask
 from runner.policy.positions import LanePosition
 from runner.store.claim.plain import Claimant, HandlerDefaults, claim
 from runner.store.claim.survey import survey
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from runner.store.rescue import Rescuer, rescue
 from runner.store.settle import Settled, Settlement, settle
 from runner.store.submit import submit

@@ -11,7 +11,7 @@ from runner.model.outcome import Retry
 from runner.model.task import Claimed
 from runner.store.attempts import Start, mark_started
 from runner.store.claim.plain import HandlerDefaults
-from runner.store.heartbeat import leave
+from runner.store.registration import leave
 from runner.store.rescue import CHUNK, LOST, OVERDUE, UNSTARTED, Rescuer, any_lost, rescue
 from tests.conftest import on_postgresql, on_sqlite
 from tests.store.runners import GRACE, LEASE, Runner

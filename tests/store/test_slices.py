@@ -9,7 +9,7 @@ from runner.db.database import Database
 from runner.model.task import BUCKETS, NewTask
 from runner.policy.selection import TaskSelection, mask, parse_buckets, share
 from runner.store.claim.slices import is_double, join_slices, leave_slices, overlapping, slice_peers, take_buckets
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from runner.store.submit import submit_many
 from tests.store.runners import Runner
 

@@ -9,7 +9,7 @@ from runner.handlers.registry import Handler, Options
 from runner.model.codec_key import key_id, new_key
 from runner.queries.audit import audit
 from runner.settings import Settings
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from tests.store.rows import add_live
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 

@@ -9,7 +9,7 @@ import pytest
 from runner.db.database import Database
 from runner.handlers.parameters import stored_signatures
 from runner.handlers.registry import Handler, Options
-from runner.store.heartbeat import Identity, register
+from runner.store.registration import Identity, register
 from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Operator, Watch
 from tests.tasktui.test_actions import audited, confirm

@@ -18,7 +18,7 @@ from runner.model.task import Shown
 from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule, edit_schedule
 from runner.queries.schedules import ScheduleRow, schedules
-from runner.store.heartbeat import Identity, leave, register
+from runner.store.registration import Identity, leave, register
 from runner.store.schedules.tick import tick
 from tasktui.actions.action import Confirmation
 from tasktui.actions.as_command import new_schedule_words

@@ -16,7 +16,7 @@ from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
 from runner.queries.task_list.search import page
-from runner.store.heartbeat import leave
+from runner.store.registration import leave
 from tasktui.data import task_pages
 from tasktui.data.task_list import TASK_HEADS, Listing, columns_for, task_line
 from tasktui.render.render import widths

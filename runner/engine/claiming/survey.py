@@ -75,6 +75,7 @@ class LaneSurvey:
             firsts = {head.lane: LanePosition(position(head.run_at), FIRST_ID) for head in heads if head.wait <= 0}
             visits = {lane: await self._visits(lane, tenants[lane].cursor) for lane in firsts if lane in tenants}
         next_due, now = self._lanes.find(heads, position), time.monotonic()
+        tenants = self._lanes.limited.tenants
         for lane, some in visits.items():
             if lane in tenants:
                 tenants[lane].meet(some, now)

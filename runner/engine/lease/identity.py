@@ -15,7 +15,7 @@ from runner.policy.claim_order import parse_order
 from runner.policy.polling import describe_polling, parse_poll_mode
 from runner.policy.selection import described_selection
 from runner.settings import Settings
-from runner.store.heartbeat import ExecutorSlots, Identity
+from runner.store.registration import ExecutorSlots, Identity
 
 NO_HANDLERS: Mapping[str, Handler] = MappingProxyType({})
 

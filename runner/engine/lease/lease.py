@@ -24,22 +24,17 @@ from runner.model.stuck_row import BlockingSession
 from runner.settings import Settings
 from runner.store.heartbeat import (
     UNKNOWN_USAGE,
-    ExecutorSlots,
     HeartbeatReply,
-    Identity,
     LoopBlock,
     Renewal,
     Usage,
     acknowledge,
     end_lease,
-    enter_handlers,
     heartbeat,
-    leave,
-    register,
     renew,
-    resize_executors,
     suspects,
 )
+from runner.store.registration import ExecutorSlots, Identity, enter_handlers, leave, register, resize_executors
 from runner.store.rescue import Rescuer
 from runner.text.sanitize import one_line
 from runner.text.stuck_row import holder_text, place_text

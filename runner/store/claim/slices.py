@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction
 from runner.db.types import db_now, epoch_seconds, seconds_until
 from runner.policy.selection import format_buckets, member_name, stored_buckets
-from runner.store.heartbeat import Identity
+from runner.store.registration import Identity
 
 
 class SlicePeer(NamedTuple):
