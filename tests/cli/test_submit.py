@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner.cli.exit_codes import Exit
+from runner.cli.handlers import UNREAD
 from runner.db.transaction import Transaction
 from runner.handlers.call_options import CallOptions
 from runner.handlers.parameters import stored_signatures
@@ -174,7 +175,7 @@ def test_a_producer_submits_without_reading_the_handlers(
     with logins(migrated_url) as urls:
         monkeypatch.setenv("TASKTUI_URL", urls["producer"])
         result = call("submit", "mail.sent")
-    assert (result.code, result.err) == (Exit.OK, "")
+    assert (result.code, result.err) == (Exit.OK, f"runner: {UNREAD.format('mail.sent')}\n")
 
 
 def test_every_option_reaches_the_row(cli: Call, store: Store) -> None:

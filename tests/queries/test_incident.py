@@ -109,12 +109,13 @@ async def test_a_report_names_a_killed_runner_before_and_after_the_rescue_of_its
     await database.write(rescue, Rescuer(rescuer, 0.0), 1.0)
     after = await report(database)
     assert "3 tasks rescued from lost runners" in after
+    assert "- tasks rescued from lost runners: 3; these attempts are no failures of a queue." in after
     name = f"Runner {killed} (web-3:7) lost: its last heartbeat"
     assert f"{name}; it held 3 tasks, 1 attempt ended with it: task {started}" in after
     async with database.reading() as tx:
         heartbeat = await tx.scalar(sa.select(tx.tables.ended_runner.c.heartbeat_at))
         rescue_time = await tx.scalar(sa.select(tx.tables.attempt.c.ended_at))
-    lines = [line for line in after.splitlines() if "(web-3:7) lost" in line or "rescued from" in line]
+    lines = [line for line in after.splitlines() if "(web-3:7) lost" in line or "3 tasks rescued from" in line]
     died, rescued = lines  # the day is in front of the time if the report has two
     assert f" {heartbeat:%H:%M:%S} Runner" in died
     assert f" {rescue_time:%H:%M:%S} 3 tasks" in rescued
