@@ -311,13 +311,14 @@ def _summary(incident: Incident, end: datetime) -> Items:
     more = total.submitted.number - flow.finished
     backlog = f"grew by {more:,}" if more > 0 else f"shrank by {-more:,}" if more else "stayed the same"
     backlog = f"the backlog {backlog}" if incident.counts_backlog else "some twice, as operators returned tasks"
-    run, wait = (_compared(*pair) for pair in ((total.p95, before.p95), (total.wait95, before.wait95)))
     usual = f"before: {before.flow.succeeded:,}, {before.flow.died:,} and {before.flow.retried:,}"
     lines = [
         f"tasks succeeded: {flow.succeeded:,}, died: {flow.died:,}, attempts retried: {flow.retried:,}; {usual}.",
         f"tasks submitted: {total.submitted}, ended: {flow.finished:,}: {backlog}.",
-        f"95 % of attempts took at most {run} and waited at most {wait}.",
     ]
+    if total.p95 is not None and total.wait95 is not None:
+        run, wait = _compared(total.p95, before.p95), _compared(total.wait95, before.wait95)
+        lines.append(f"95 % of attempts took at most {run} and waited at most {wait}.")
     if flow.rescued:
         lines.append(f"tasks rescued from lost runners: {flow.rescued:,}; these attempts are no failures of a queue.")
     if peak and peak.flow.failed:
@@ -327,9 +328,8 @@ def _summary(incident: Incident, end: datetime) -> Items:
     return Items(lines)
 
 
-def _compared(now: float | None, before: float | None) -> str:
-    pair = f"{formatting.duration(now)} (before: {formatting.duration(before)})"
-    return pair if now is not None else "an unknown time"
+def _compared(now: float, before: float | None) -> str:
+    return f"{formatting.duration(now)} (before: {formatting.duration(before)})"
 
 
 def timeline(incident: Incident) -> list[Happening]:
