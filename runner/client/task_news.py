@@ -22,7 +22,7 @@ IDLE_ROUNDS = 6
 """Requests without a waiting caller after which the connection is closed."""
 
 SILENCE = 30.0
-"""Seconds without a notification after which the server is asked for a sign of life."""
+"""Seconds without a notification after which the server is asked for an answer."""
 
 CHECK_EVERY = 1.0
 """Longest time in seconds between two checks of a file whose changes are reported."""

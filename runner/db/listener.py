@@ -32,7 +32,7 @@ class Listener:
     Args:
         channels: a function for each channel, called in the event loop with each payload.
         on_connect: called in the event loop after each LISTEN: changes before it were not notified.
-        every: seconds without a notification after which the server is asked for a sign of life.
+        every: seconds without a notification after which the server is asked for an answer.
         log: receives one line per outage.
     """
 

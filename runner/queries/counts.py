@@ -172,7 +172,7 @@ class QueueSurvey(NamedTuple):
 
     names: frozenset[str]
     heads: Sequence[Head]
-    in_hand: Mapping[str, RunningCounts]
+    running: Mapping[str, RunningCounts]
     blocked: Mapping[str, Count]
     dead: Mapping[str, Count]
     minute: Mapping[str, Flow]
@@ -215,7 +215,7 @@ async def named_counts(
     Returns:
         The first MOST_QUEUES by name.
     """
-    heads, in_hand, blocked, dead, (_, hour), registry = await tx.gather(
+    heads, running, blocked, dead, (_, hour), registry = await tx.gather(
         tx.once(counting.lane_heads),
         counting.running(tx, CAP),
         counting.blocked(tx, CAP),
@@ -223,7 +223,7 @@ async def named_counts(
         flows(tx, MOST_QUEUES),
         _registered(tx),
     )
-    known = {*(lane.queue for lane in _lanes(heads)), *in_hand, *blocked, *dead, *hour, *registry}
+    known = {*(lane.queue for lane in _lanes(heads)), *running, *blocked, *dead, *hour, *registry}
     names = sorted(filter(matches, known.union(words)))[:MOST_QUEUES]
     heads, dead_counts, (minute, hour), registry = await tx.gather(
         survey(tx, most=counting.MOST_LANES, within=names),
@@ -232,7 +232,7 @@ async def named_counts(
         registry_entries(tx, tx.tables.queue, names),
     )
     names = [name for name in names if name in known or name in hour or name in registry]
-    found = QueueSurvey(frozenset(names), heads, in_hand, blocked, dead_counts, minute, hour, registry)
+    found = QueueSurvey(frozenset(names), heads, running, blocked, dead_counts, minute, hour, registry)
     return await _counted(tx, found, depth)
 
 
@@ -247,7 +247,7 @@ async def _counted(tx: Transaction, found: QueueSurvey, depth: int) -> list[Queu
                 name,
                 *waiting_counts.get(name, WaitingCounts()),
                 found.blocked.get(name, Count()),
-                *found.in_hand.get(name, RunningCounts()),
+                *found.running.get(name, RunningCounts()),
                 dead=found.dead.get(name, Count()),
                 oldest=oldest.get(name),
                 arrived=Count(flow.submitted + uncounted_tasks.of(name), uncounted_tasks.more),
@@ -262,7 +262,7 @@ async def _counted(tx: Transaction, found: QueueSurvey, depth: int) -> list[Queu
 
 async def queue_survey(tx: Transaction, cap: int = CAP, most: int = MOST_QUEUES) -> QueueSurvey:
     """Read the queues; see `counts`."""
-    heads, in_hand, blocked, dead, (minute, hour), registry = await tx.gather(
+    heads, running, blocked, dead, (minute, hour), registry = await tx.gather(
         tx.once(counting.lane_heads),
         counting.running(tx, cap),
         counting.blocked(tx, cap),
@@ -271,16 +271,16 @@ async def queue_survey(tx: Transaction, cap: int = CAP, most: int = MOST_QUEUES)
         _registered(tx),
     )
     heads = _first_heads(heads, most)
-    names: set[str] = {*(head.lane.queue for head in heads), *in_hand, *blocked, *dead, *hour, *registry}
+    names: set[str] = {*(head.lane.queue for head in heads), *running, *blocked, *dead, *hour, *registry}
     if len(names) >= most:  # each of the parts may have stopped before some of these queues
-        rank = partial(_rank, urgent=_urgent(in_hand, registry), hour=hour, oldest=_oldest(heads))
+        rank = partial(_rank, urgent=_urgent(running, registry), hour=hour, oldest=_oldest(heads))
         names = set(heapq.nsmallest(most, names, key=rank))
         heads = await survey(tx, most=counting.MOST_LANES, within=sorted(names))
         dead |= await counting.dead_of(tx, sorted(names - dead.keys()), cap)
         if quiet := sorted(names - hour.keys()):
             rest = await flows(tx, only=quiet)
             minute, hour = minute | rest[0], hour | rest[1]
-    return QueueSurvey(frozenset(names), heads, in_hand, blocked, dead, minute, hour, registry)
+    return QueueSurvey(frozenset(names), heads, running, blocked, dead, minute, hour, registry)
 
 
 async def _uncounted(tx: Transaction) -> Uncounted:
@@ -295,9 +295,9 @@ async def _registered(tx: Transaction) -> dict[str, RegistryEntry]:
     return first | await changed_entries(tx, tx.tables.queue) if len(first) >= MOST else first
 
 
-def _urgent(in_hand: Mapping[str, RunningCounts], registry: Mapping[str, RegistryEntry]) -> set[str]:
+def _urgent(running: Mapping[str, RunningCounts], registry: Mapping[str, RegistryEntry]) -> set[str]:
     """The queues with lost tasks, pauses or limits."""
-    lost = {name for name, running in in_hand.items() if running.lost.number}
+    lost = {name for name, each in running.items() if each.lost.number}
     return lost | {name for name, entry in registry.items() if entry.is_changed}
 
 

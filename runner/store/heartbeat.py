@@ -153,7 +153,7 @@ async def heartbeat(
     """
     mine = {"runner": runner_id, "gap": -(lease if gap is None else gap)}
     rows = await tx.run(_reply_statement(tx.tables, tx.driver), mine | tx.dialect.parameters("mine", {"id": [*tasks]}))
-    renewal = {"runner": runner_id, "lease": lease, "in_hand": running, "cpu": usage.cpu, "memory": usage.memory}
+    renewal = {"runner": runner_id, "lease": lease, "in_flight": running, "cpu": usage.cpu, "memory": usage.memory}
     renewal["gap"] = -(lease if gap is None else gap)
     renewal |= {"abandoned": abandoned[0], "replaced": abandoned[1]}
     if not await tx.run(_renew_statement(tx.tables, tx.driver), renewal):
@@ -201,12 +201,12 @@ def _running_tasks(tables: Tables, driver: sa.Dialect) -> Prepared:
 def _renew_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     until = db_later(db_now(), sa.bindparam("lease", type_=sa.Float))
     renewed = sa.update(tables.runner).where(_is_it(tables))
-    in_hand, memory = sa.bindparam("in_hand", type_=sa.Integer), sa.bindparam("memory", type_=sa.BigInteger)
+    in_flight, memory = sa.bindparam("in_flight", type_=sa.Integer), sa.bindparam("memory", type_=sa.BigInteger)
     threads = {"abandoned_threads": "abandoned", "replaced_threads": "replaced"}
     counts = {name: sa.bindparam(key, type_=sa.Integer) for name, key in threads.items()}
     usage = {"cpu": sa.bindparam("cpu", type_=sa.Float), "memory": memory, "stall": sa.null()}
     proof = _proof(tables)
-    renewed = renewed.values(heartbeat_at=db_now(), lease_until=until, running=in_hand, **proof, **counts, **usage)
+    renewed = renewed.values(heartbeat_at=db_now(), lease_until=until, running=in_flight, **proof, **counts, **usage)
     return Prepared(renewed.returning(tables.runner.c.id), driver)
 
 

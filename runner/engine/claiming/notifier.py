@@ -61,7 +61,7 @@ async def listen(database: Database, on_submit: Callable[[], None], every: float
 
     Args:
         on_submit: called in the event loop.
-        every: seconds without a notification after which the server is asked for a sign of life.
+        every: seconds without a notification after which the server is asked for an answer.
         watched: receives the requests of clients, and sends its notices through the same connection.
     """
     channels = {channel(database.tables): lambda _: on_submit(), request_channel(database.tables): watched.receive}

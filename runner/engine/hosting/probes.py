@@ -71,7 +71,7 @@ def _not_ready(runner: Engine) -> str:
 
 @contextmanager
 def serve_probes(runner: "Engine | ShardEngines") -> Iterator[ProbeServer]:
-    """Serve the probes of a runner during the block, and send its metrics and signs of life.
+    """Serve the probes of a runner during the block, and send its metrics and pings.
 
     Raises:
         InvalidSettings: the address cannot be used, or the health file cannot be created.

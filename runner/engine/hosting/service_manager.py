@@ -1,4 +1,4 @@
-"""ServiceManager: receives signs of life of a runner, through a file that is touched or the socket of systemd."""
+"""ServiceManager: receives the pings of a runner, through a file that is touched or the socket of systemd."""
 
 import contextlib
 import logging
@@ -84,13 +84,11 @@ class ServiceManager:
     def _log(self, place: str, error: OSError) -> None:
         if place not in self._logged:
             self._logged.add(place)
-            log.warning(
-                "%s: %s (errno %s): no sign of life for the service manager", place, error.strerror, error.errno
-            )
+            log.warning("%s: %s (errno %s): no ping for the service manager", place, error.strerror, error.errno)
 
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float:
-    """The time in which systemd expects a sign of life; 0 for none, or if another process must send it."""
+    """The time in which systemd expects a ping; 0 for none, or if another process must send it."""
     process = environment.get("WATCHDOG_PID", "")
     if process and process != str(os.getpid()):
         return 0.0

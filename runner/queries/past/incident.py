@@ -36,7 +36,8 @@ MOST_LOST = 10_000
 MOST_FRAMES = 14
 MOST_IDS = 5
 LONGEST_VALUES = 120
-"""Bounds of a report: operations, failure groups, rescued attempts, lines of a traceback, ids, characters of values."""
+"""Bounds of a report: operations, failure groups, runners or attempts that ended, lines of a traceback, ids,
+characters of values."""
 
 Ends: TypeAlias = list[tuple[datetime, int]]
 """Ends of attempts, each with the id of its task."""

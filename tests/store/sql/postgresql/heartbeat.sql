@@ -28,7 +28,7 @@ SET
     available_until = statement_timestamp(),
     abandoned_threads = :abandoned::INTEGER,
     replaced_threads = :replaced::INTEGER,
-    running = :in_hand::INTEGER,
+    running = :in_flight::INTEGER,
     cpu = :cpu,
     memory = :memory::BIGINT,
     stall = NULL

@@ -43,7 +43,7 @@ SET
     available_until = strftime('%Y-%m-%d %H:%M:%f', 'now'),
     abandoned_threads = :abandoned,
     replaced_threads = :replaced,
-    running = :in_hand,
+    running = :in_flight,
     cpu = :cpu,
     memory = :memory,
     stall = NULL
