@@ -167,7 +167,8 @@ async def _deploys(tx: Transaction, since: datetime, until: datetime) -> list[Ha
     for verb, ends in (("started", starts), ("stopped", stops)):
         for version, runners in ends.items():
             if inside := sorted(end for end in runners if end[0] >= since):
-                is_new = ends is starts and len(inside) == len(runners) and len(starts) > 1
+                earlier = any(min(others)[0] < inside[0][0] for others in starts.values())
+                is_new = ends is starts and len(inside) == len(runners) and earlier
                 of_version = f"{count_noun(len(inside), 'runner')} of {'new ' * is_new}version {version}"
                 hosts, length = ", ".join(sorted({host for _, host in inside})), inside[-1][0] - inside[0][0]
                 within = f" within {format_age(length)}" if length >= timedelta(seconds=1) else ""
