@@ -376,7 +376,7 @@ def load_packages(settings: Settings) -> "StatementFrame":
     dialect = DIALECTS[settings.url.kind]
     connect.require_driver(dialect.name)
     if dialect.is_server:
-        from runner.db import loop_connections  # noqa: F401
+        from runner.db import loop_connections, server_dialect  # noqa: F401
     frame = StatementFrame.of(settings, dialect.by_position)
     submit.single_insert(frame, NewTask("any"), settings.notify)  # compiles the most frequent statement
     sequences.last_ids_text(frame.tables, frame.driver)

@@ -100,7 +100,6 @@ async def test_attempts_in_this_process_leave_nothing(harness: Harness, kind: st
             assert not leftovers(collect())
 
 
-@pytest.mark.slow
 @on_sqlite
 @pytest.mark.parametrize("handler", ["process.frames", pytest.param("process.frames_async", marks=pytest.mark.slow)])
 async def test_attempts_in_processes_leave_nothing(harness: Harness, handler: str) -> None:

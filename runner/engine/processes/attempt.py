@@ -269,6 +269,7 @@ class _Attempt:
     async def leave(self) -> None:
         """Wait for the end of a worker that cannot take another task."""
         worker, self._running.process = self._worker, None
+        self.inbox.close()
         if self._new_process is not None:
             self._new_process.cancel()
         if worker is not None and not worker.alive:

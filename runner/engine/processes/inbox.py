@@ -14,6 +14,10 @@ from runner.model.outcome import Failure, Outcome, Retry
 from runner.model.step import StepWrite
 
 
+def ignored(_number: int, _value: Any, _error: BaseException | None) -> None:
+    """The reply after the end of an attempt."""
+
+
 class AttemptInbox:
     """The messages of one handler: its notes, its requests, and its end.
 
@@ -49,6 +53,10 @@ class AttemptInbox:
         """Take a message; it waits for the slot, and for the reply to an earlier one."""
         self._messages.append((kind, values))
         self._read()
+
+    def close(self) -> None:
+        """Send no more replies: the handler has ended. With the attempt, the reply would be a reference cycle."""
+        self._send_reply = ignored
 
     def end(self, end: ProcessEnd | Exception) -> None:
         """End the attempt: its handler has ended, or its process crashed or could not start it."""
