@@ -20,6 +20,7 @@ from runner.queries.runner_value import runner_value
 from runner.queries.task_list.compile import conditions
 from runner.queries.task_list.row import TaskRow, displayed_state, task_rows
 from runner.queries.task_list.sources import attempts
+from runner.text.runner_name import process_name
 
 WINDOW = 20_000
 """Maximum number of attempts that one list of failure groups reads, latest first."""
@@ -324,11 +325,12 @@ class LatestTask:
     Args:
         task: the task as it is now.
         failed_at: when its attempt of this group ended.
+        runner: the name of the runner of that attempt; empty without one.
     """
 
     task: TaskRow
     failed_at: datetime | None
-    host: str
+    runner: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,10 +452,10 @@ async def group_tasks(
         tx.rows(sa.select(state, *numbers).select_from(live).group_by(state)),
         tx.rows(ended),
         tx.rows(sa.select(sa.func.count()).select_from(recent)),
-        tx.rows(latest.with_only_columns(*times).limit(4 * limit)),
+        tx.rows(latest.with_only_columns(*times, runner_value(tx.tables, attempt.runner_id, "pid")).limit(4 * limit)),
     )
-    for id, ended_at, host in last:
-        attempts_by_task.setdefault(id, (moment(ended_at), as_text(host)))
+    for id, ended_at, host, pid in last:
+        attempts_by_task.setdefault(id, (moment(ended_at), process_name(host, pid) if host else ""))
     samples = await task_rows(tx, list(attempts_by_task)[:limit])
     return GroupTasks(
         states={as_text(name): number for name, number, *_ in (*rows, *finished)},

@@ -261,14 +261,14 @@ def latest_tasks(group: Failures, latest: Sequence[LatestTask], at: datetime, wi
     rows: list[Row] = [BLANK, rule([heading("LATEST")], width, [note])]
     digits = max(len(str(each.task.id)) for each in latest)
     for each in latest:
-        task, failed_at, host = each.task, each.failed_at, each.host
+        task, failed_at = each.task, each.failed_at
         sign, role = state(task.shown)
         tried = formatting.attempts(task.attempt, task.max_attempts)
         ago = f"{formatting.since(failed_at, at)} ago"
         row: list[Part] = [(f"{task.id!s:>{digits}}  ", "text"), (fitted(sign, 12), role), (" ", "")]
         row += [(fitted(line(task.key) if task.key else "", 15 if width >= WITH_HOSTS else 11), "text")]
         row.append((f"{tried:>5}{ago:>12}", "muted"))
-        row += [(f"  on {line(host, 30)}", "muted")] if host and width >= WITH_HOSTS else []
+        row += [(f"  on {line(each.runner, 30)}", "muted")] if each.runner and width >= WITH_HOSTS else []
         rows.append(fit(row, width))
     return rows
 

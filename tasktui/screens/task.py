@@ -18,6 +18,7 @@ from runner.queries.task.detail import TaskDetail, task_detail
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from runner.text.redact import decode
+from runner.text.runner_name import process_name
 from tasktui.actions import perform
 from tasktui.actions.action import Targets
 from tasktui.actions.as_command import command_line
@@ -390,5 +391,5 @@ def _brief_facts(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
         last = detail.attempts[-1]
         ran = _moment(last.started_at, at, zone) if last.started_at else ""
         took = formatting.duration(last.duration if task.duration is None else task.duration)
-        yield "last ran", f"{ran} for {took} on {line(last.host, 20)}"
+        yield "last ran", f"{ran} for {took} on {line(process_name(last.host, last.pid), 30)}"
     yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else ""

@@ -259,7 +259,8 @@ async def test_for_any_refused_tasks_all_others_run_and_each_is_named(harness: H
 
 
 @on_postgresql
-@pytest.mark.parametrize(("kind", "others"), [("handler", None), ("queue", None), ("queue", "5000/s")])
+@pytest.mark.representatives(1)
+@pytest.mark.parametrize(("kind", "others"), [("queue", "5000/s"), ("queue", None), ("handler", None)])
 async def test_a_locked_registry_row_delays_only_the_lanes_with_its_limits(
     harness: Harness, caplog: pytest.LogCaptureFixture, kind: str, others: str | None
 ) -> None:

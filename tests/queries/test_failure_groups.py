@@ -56,8 +56,11 @@ async def test_the_tasks_of_a_group_are_looked_up_by_state_the_last_failed_first
     running = await add_live(database, state=State.RUNNING.value, runner_id=await add_runner(database), **tried)
     dead = await add_past(database, 900, State.DEAD)
     done = await add_past(database, 899, State.SUCCEEDED)
+    stopped = await add_runner(database, host="web-2", pid=41)
+    await database.write(leave, stopped)
     for index, id in enumerate((done, dead, running, later, soon)):
-        await add_attempt(database, id, 1, ended_at=ahead(-100 + index), host=f"web-{index}")
+        runner = stopped if id == running else None
+        await add_attempt(database, id, 1, ended_at=ahead(-100 + index), host=f"web-{index}", runner_id=runner)
         await add_attempt(database, id, 2, ended_at=ahead(-1000 + index), host="web-9")
     await add_attempt(database, 901, ended_at=ahead(-1), fingerprint="f2")
     async with database.reading() as tx:
@@ -66,10 +69,10 @@ async def test_the_tasks_of_a_group_are_looked_up_by_state_the_last_failed_first
         some = await group_tasks(tx, "f1", since, 3, window=2)
     states = {"retrying": 2, "running": 1, "dead": 1, "succeeded": 1}
     assert (tasks.states, tasks.soon, tasks.more) == (states, 1, False)
-    assert [(each.task.id, each.host) for each in tasks.latest] == [
+    assert [(each.task.id, each.runner) for each in tasks.latest] == [
         (soon, "web-4"),
         (later, "web-3"),
-        (running, "web-2"),
+        (running, "web-2:41"),
     ]
     assert (some.states, some.more) == ({"retrying": 2}, True)
 
