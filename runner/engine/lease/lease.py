@@ -272,8 +272,8 @@ class Lease:
 
     async def deregister(self) -> None:
         """Deregister. No tasks may be in flight."""
-        await self._database.write(leave, self.id, self._gap)
-        self.id = 0
+        own, self.id = self.id, 0  # first: a heartbeat beside it would find the runner lost
+        await self._database.write(leave, own, self._gap)
 
 
 class BlockingRenewal:
