@@ -552,6 +552,19 @@ class TestTenants:
         assert [other] in turns
 
     @pytest.mark.both_databases
+    async def test_a_claim_of_one_task_alone_that_takes_nothing_has_room(
+        self, database: Database, runner: Runner
+    ) -> None:
+        (suspect,) = await self.put(database, "acme", tasks=1)
+        await edit(database, suspect, rescues=2)
+        await limit(database, "queue", "mail", per_tenant="5")
+        await runner.survey()
+        lanes = LimitedLanes(list(runner.lanes.limited.due), runner.start)
+        alone = runner.who._replace(selection=runner.who.selection._replace(only=str(suspect)))
+        result = await database.write(claim_limited, alone, lanes, runner.terms, 1)
+        assert (result.claimed, result.waits) == ([], {})
+
+    @pytest.mark.both_databases
     async def test_a_suspect_starts_while_its_tenant_is_full_in_another_queue(
         self, database: Database, runner: Runner
     ) -> None:

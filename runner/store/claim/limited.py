@@ -265,13 +265,14 @@ class _Claim:
         if parts:
             claimed = await self._run("tenants", [lane], number, share_parameters(self.tx, parts, tour.visits))
         has_looked = lane in self.result.others
+        leaves_none = len(parts) < number or self.values.get("selected_only") is not None
         if not claimed and not has_looked and not has_committed:
             claimed = await self._from_others(lane, number)
         if not claimed:
-            complete = tour.complete and len(parts) < number and (has_looked or not has_committed)
+            complete = tour.complete and leaves_none and (has_looked or not has_committed)
             self._stop(lane, complete=complete, is_full=not full.isdisjoint(due))
         turns = list(parts) or [each.tenant for each in tour.visits]
-        ends = tour.complete and len(parts) < number
+        ends = tour.complete and leaves_none
         self.result.cursors[lane] = None if ends or not turns else turns[-1]
 
     async def _tour(self, lane: Lane, after: str, number: int) -> TenantRound:
