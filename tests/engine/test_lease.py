@@ -7,7 +7,7 @@ from runner.db.database import Database
 from runner.db.types import db_later, db_now
 from runner.engine.lease.identity import release
 from runner.engine.lease.lease import MARGIN, STEADY, Lease
-from runner.store.registration import Identity
+from runner.store.registration import Identity, leave
 from runner.store.rescue import any_lost
 from tests.engine.harness import Harness, until
 
@@ -138,3 +138,12 @@ async def test_a_runner_registers_with_the_version_of_the_application(harness: H
         await until(lambda: runner.claimer.idle)
         async with harness.database.reading() as tx:
             assert await tx.scalar(sa.select(tx.tables.runner.c.version)) == (version or release())
+
+
+async def test_a_heartbeat_beside_the_deregistration_finds_no_lost_runner(lease: Lease) -> None:
+    replies = list[object]()
+    lease._is_leaving = True
+    async with lease._database.writing() as tx:
+        await leave(tx, lease.id)
+    assert await lease.renew(0, replies.append) is None
+    assert (replies, lease.declared_lost) == ([], False)

@@ -90,6 +90,7 @@ class Lease:
         self._unentered: list[str] = []
         self._logged: dict[str, int | None] = {}
         """The sessions that were logged, by handler."""
+        self._is_leaving = False
         self.declared_lost = False
         """True after a rescue declared this runner lost; it must register again."""
 
@@ -225,7 +226,7 @@ class Lease:
             return error
         self._failing_since = None
         self._answers.append(elapsed() - started)
-        if self.id != own:
+        if self._is_leaving or self.id != own:
             return None  # deregistered while the statement ran
         if reply.alive:
             if reply.late or not self.is_valid:
@@ -244,7 +245,7 @@ class Lease:
             alive: False if the runner was declared lost.
             late: True if the lease had expired.
         """
-        if self.id != own:
+        if self._is_leaving or self.id != own:
             return
         if not alive:
             self._is_confirmed = False  # claim nothing until a heartbeat confirms it
@@ -272,8 +273,9 @@ class Lease:
 
     async def deregister(self) -> None:
         """Deregister. No tasks may be in flight."""
-        own, self.id = self.id, 0  # first: a heartbeat beside it would find the runner lost
-        await self._database.write(leave, own, self._gap)
+        self._is_leaving = True  # a heartbeat beside it would find the runner lost
+        await self._database.write(leave, self.id, self._gap)
+        self.id = 0
 
 
 class BlockingRenewal:
