@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.lock_limits import OPERATION_LOCKS
 from runner.db.transaction import Transaction
 from runner.errors import InvalidEdit, InvalidInput
 from runner.filter.fields import suggestion
 from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, AuditEntry, record
-from runner.operations.results import LOCK_LIMIT, Actor
+from runner.operations.results import Actor
 from runner.operations.written_rows import write_rows
 from runner.queries.breakers import BreakerRow, breakers
 from runner.queries.rows import moment, readable, text
@@ -106,7 +107,7 @@ async def read_state(tx: Transaction, handler: str) -> dict[str, Any]:
     """Read and lock the state of a breaker, as the audit has it."""
     registry = tx.tables.handler
     columns = readable(tx, [registry.c[name] for name in BREAKER_COLUMNS])
-    entry = sa.select(*columns).where(registry.c.name == handler, tx.dialect.lock_limit(LOCK_LIMIT))
+    entry = sa.select(*columns).where(registry.c.name == handler, tx.dialect.lock_limit(OPERATION_LOCKS))
     statement = entry.with_for_update(key_share=True)
     row = (await tx.execute(statement)).mappings().one()
     return {name: _value(name, row[name]) for name in BREAKER_COLUMNS}

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.lock_limits import OPERATION_LOCKS
 from runner.db.transaction import Transaction, clock
 from runner.db.types import EARLIEST
 from runner.errors import InvalidEdit, InvalidInput
@@ -14,7 +15,7 @@ from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
 from runner.operations.names import name_warning
 from runner.operations.pause import PauseKind, PauseTarget, registry_of
-from runner.operations.results import LOCK_LIMIT, Actor
+from runner.operations.results import Actor
 from runner.operations.written_rows import write_rows
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.policy.rate import Rate, checked
@@ -171,7 +172,7 @@ async def read_entry(tx: Transaction, target: PauseTarget, *, locked: bool) -> d
     registry = registry_of(tx, target)
     names = [*COLUMNS, *(["declared_limits"] if target.kind is PauseKind.HANDLER else [])]
     statement = sa.select(*readable(tx, [registry.c[name] for name in names])).where(registry.c.name == target.name)
-    bounded = statement.where(tx.dialect.lock_limit(LOCK_LIMIT)).with_for_update(key_share=True)
+    bounded = statement.where(tx.dialect.lock_limit(OPERATION_LOCKS)).with_for_update(key_share=True)
     row = (await tx.execute(bounded if locked else statement)).mappings().one_or_none()
     if row is None:
         return dict.fromkeys(names) | {"known": False}

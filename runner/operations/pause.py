@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.lock_limits import OPERATION_LOCKS
 from runner.db.transaction import Transaction, clock
 from runner.db.types import EARLIEST, bounded
 from runner.errors import InvalidEdit, InvalidTask
 from runner.model.text_limits import require_name, to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
-from runner.operations.results import LOCK_LIMIT, Actor
+from runner.operations.results import Actor
 from runner.operations.written_rows import write_rows
 from runner.policy.claim_policy import PAUSED
 from runner.queries.rows import moment, readable, text
@@ -130,7 +131,7 @@ async def pause_of(tx: Transaction, target: PauseTarget, *, locked: bool = True)
     """The pause in force; empty if there is none."""
     registry = registry_of(tx, target)
     columns = readable(tx, [registry.c[name] for name in PAUSE])
-    conditions = (registry.c.name == target.name, PAUSED.is_paused(registry), tx.dialect.lock_limit(LOCK_LIMIT))
+    conditions = (registry.c.name == target.name, PAUSED.is_paused(registry), tx.dialect.lock_limit(OPERATION_LOCKS))
     statement = sa.select(*columns).where(*conditions)
     row = (
         (await tx.execute(statement.with_for_update(key_share=True) if locked else statement)).mappings().one_or_none()

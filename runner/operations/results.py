@@ -12,9 +12,6 @@ from runner.text import operator
 from runner.text.sanitize import count_noun, one_line
 from runner.text.stuck_row import LONGEST_FACT, lock_advice, refusal_advice
 
-LOCK_LIMIT = "500ms"
-"""The longest wait for a lock of a row of another table."""
-
 
 class Actor(NamedTuple):
     """The author of an operation, recorded with every change.

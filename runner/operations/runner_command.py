@@ -2,10 +2,11 @@
 
 import sqlalchemy as sa
 
+from runner.db.lock_limits import OPERATION_LOCKS
 from runner.db.transaction import Transaction
 from runner.errors import InvalidEdit, InvalidInput
 from runner.operations.audit_log import AuditEntry, record
-from runner.operations.results import LOCK_LIMIT, Actor
+from runner.operations.results import Actor
 from runner.operations.written_rows import write_rows
 from runner.policy.runner_command import MOST_STACKS, RunnerCommand, parse_runner_command
 
@@ -31,7 +32,7 @@ async def send_command(tx: Transaction, runner_id: int, command: str | None, by:
     parsed = None if command is None else parse_runner_command(command)
     runner = tx.tables.runner
     is_runner = runner.c.id == runner_id
-    command_of = sa.select(runner.c.command).where(is_runner, tx.dialect.lock_limit(LOCK_LIMIT))
+    command_of = sa.select(runner.c.command).where(is_runner, tx.dialect.lock_limit(OPERATION_LOCKS))
     rows = await tx.rows(command_of.with_for_update(key_share=True))
     if parsed is not None and rows:
         parsed = _pending(rows[0].command).followed_by(parsed)

@@ -8,6 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from runner.db.lock_limits import OPERATION_LOCKS
 from runner.db.transaction import Transaction, clock
 from runner.db.types import bounded, next_version
 from runner.errors import (
@@ -23,7 +24,7 @@ from runner.model.schedule import SPEC_COLUMNS, ScheduleSpec
 from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
 from runner.operations.pause import PAUSE
-from runner.operations.results import LOCK_LIMIT, Actor
+from runner.operations.results import Actor
 from runner.operations.written_rows import write_rows
 from runner.policy.schedule_ticks import check_spec
 from runner.queries.signatures import stored_signature
@@ -237,7 +238,9 @@ async def lock_schedule(tx: Transaction, id: str, version: int | None = None) ->
         ScheduleConflict: it has changed since `version`.
     """
     table = tx.tables.schedule
-    row = sa.select(table).where(table.c.id == id, tx.dialect.lock_limit(LOCK_LIMIT)).with_for_update(key_share=True)
+    row = (
+        sa.select(table).where(table.c.id == id, tx.dialect.lock_limit(OPERATION_LOCKS)).with_for_update(key_share=True)
+    )
     rows = (await tx.execute(row)).mappings().all()
     if not rows:
         raise UnknownSchedule(id=id, hint=await _hint(tx, id))

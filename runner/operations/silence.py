@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from runner.db.lock_limits import OPERATION_LOCKS
 from runner.db.transaction import Transaction, clock
 from runner.db.types import bounded
 from runner.errors import InvalidEdit, InvalidInput
@@ -15,7 +16,7 @@ from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
 from runner.operations.names import name_warning
 from runner.operations.pause import PauseKind, PauseTarget
-from runner.operations.results import LOCK_LIMIT, Actor
+from runner.operations.results import Actor
 from runner.operations.written_rows import write_rows
 from runner.queries.rows import as_text, moment, readable, text
 
@@ -77,7 +78,7 @@ async def silence_of(tx: Transaction, name: str) -> dict[str, Any]:
     """Read and lock the silence in force; empty if there is none."""
     alert = tx.tables.alert
     columns = readable(tx, [alert.c[each] for each in SILENCE])
-    statement = sa.select(*columns).where(alert.c.name == name, tx.dialect.lock_limit(LOCK_LIMIT))
+    statement = sa.select(*columns).where(alert.c.name == name, tx.dialect.lock_limit(OPERATION_LOCKS))
     row = (await tx.execute(statement.with_for_update(key_share=True))).mappings().one_or_none()
     until = None if row is None else moment(row["silenced_until"])
     if row is None or until is None or until <= await clock(tx):

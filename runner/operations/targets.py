@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import same_id
+from runner.db.lock_limits import OPERATION_LOCKS
 from runner.db.row_locks import row_locks
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, next_version
 from runner.model.stuck_row import LOCKED, BlockingSession, StuckCause
 from runner.model.task import FINAL, LIVE, MOVES, State
-from runner.operations.results import LOCK_LIMIT, Conflict, Result, Skipped, Stuck, Target
+from runner.operations.results import Conflict, Result, Skipped, Stuck, Target
 from runner.operations.written_rows import write_rows
 from runner.policy.claim_conditions import used_up
 from runner.queries.rows import from_row, moment, readable
@@ -240,7 +241,7 @@ async def read_tasks(tx: Transaction, ids: Sequence[int], *, locked: bool) -> di
         if missing:
             statement = sa.select(*readable(tx, _columns(table))).where(tx.dialect.one_of(table.c.id, missing))
             if locked:
-                limited = statement.where(tx.dialect.lock_limit(LOCK_LIMIT)).order_by(table.c.id)
+                limited = statement.where(tx.dialect.lock_limit(OPERATION_LOCKS)).order_by(table.c.id)
                 statement = limited.with_for_update(skip_locked=True)
             rows = await tx.execute(statement)
             tasks |= {row["id"]: from_row(LockedTask, row) for row in rows.mappings()}

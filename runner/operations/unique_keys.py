@@ -5,10 +5,11 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.lock_limits import OPERATION_LOCKS
 from runner.db.schema import is_state
 from runner.db.transaction import Transaction
 from runner.model.task import Scope
-from runner.operations.results import LOCK_LIMIT, Conflict, Result, Skipped
+from runner.operations.results import Conflict, Result, Skipped
 from runner.operations.targets import REQUEUED, LockedTask
 from runner.policy.uniqueness import HandlerKey, KeyChange, blocked
 from runner.queries.rows import as_text, readable
@@ -80,6 +81,6 @@ async def _keys(tx: Transaction, ids: Sequence[int]) -> dict[int, HandlerKey]:
         return {}
     columns: list[Any] = readable(tx, [history.c.id, history.c.handler, history.c.unique_key])
     requeuable = tx.dialect.one_of(history.c.id, ids) & is_state(history.c.state, *REQUEUED)
-    keyed = (requeuable, history.c.unique_key.is_not(None), tx.dialect.lock_limit(LOCK_LIMIT))
+    keyed = (requeuable, history.c.unique_key.is_not(None), tx.dialect.lock_limit(OPERATION_LOCKS))
     rows = await tx.execute(sa.select(*columns).where(*keyed))
     return {row["id"]: (as_text(row["handler"]), as_text(row["unique_key"])) for row in rows.mappings()}

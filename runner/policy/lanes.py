@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from runner.model.task import DEFAULT_QUEUE, Claimed, NewTask, Priority
 from runner.policy.claim_order import STRICT, ClaimOrder
-from runner.policy.positions import FIRST_ID, LanePosition, Passed, TenantPositions
+from runner.policy.positions import FIRST_ID, Advance, LanePosition, TenantPositions
 
 RUNNER_QUEUE = "@"
 """The first character of the queues of single runners, where the tasks of a broadcast are."""
@@ -233,7 +233,7 @@ class Lanes:
     """Lanes that recently had due tasks, the most recent last; at most RECALLED."""
     limited: LaneSchedule = field(default_factory=LaneSchedule)
     """The due lanes with limits; they are not in `positions`."""
-    _passed: dict[Lane, Passed] = field(default_factory=dict)
+    _advances: dict[Lane, Advance] = field(default_factory=dict)
     """The positions that claims from the lanes in `lately` have passed."""
     _waits: dict[Lane, float] = field(default_factory=dict)
     """Seconds from the last survey until the first task of each lane was due."""
@@ -253,7 +253,7 @@ class Lanes:
         )
         self.positions = {lane: position for lane, position in self.heads.items() if lane not in self.limited.due}
         for lane in self.limited.due:  # their claims start over too
-            self._passed.pop(lane, None)
+            self._advances.pop(lane, None)
         self._remember(reversed(list(islice(self.heads, RECALLED))))
         if position is not None:
             self.positions = {}
@@ -285,11 +285,11 @@ class Lanes:
         later = [head for head in claimable if head.wait > 0]
         self._remember(head.lane for head in [*later[:1], *reversed(due[:RECALLED])])
         for head in due:
-            first, passed = LanePosition(position(head.run_at), FIRST_ID), self._passed.get(head.lane)
+            first, passed = LanePosition(position(head.run_at), FIRST_ID), self._advances.get(head.lane)
             self.heads[head.lane] = first
             at = first if passed is None or first < passed.old else passed.old
             if head.lane in self.lately and at == first:  # others may come before a later one
-                self._passed[head.lane] = Passed.at(first)
+                self._advances[head.lane] = Advance.at(first)
             if head.limited:
                 self.limited.add(head.lane)
             else:
@@ -317,7 +317,7 @@ class Lanes:
             self.lately[lane] = None
         for lane in list(self.lately)[:-RECALLED]:
             del self.lately[lane]
-            self._passed.pop(lane, None)
+            self._advances.pop(lane, None)
 
     def key(self, lane: Lane) -> Any:
         """The sort key of a lane in the order of claims; a lane that became due after the survey is due now."""
@@ -333,13 +333,13 @@ class Lanes:
         lately = sorted(accepted, key=lambda lane: self.order.rank(lane.priority_in(self.order)))
         recalled = {lane: self.start for lane in self.limited.recall(lately) if lane not in self.positions}
         if not from_start:
-            recalled |= {lane: passed.old for lane, passed in self._passed.items() if lane in recalled}
+            recalled |= {lane: passed.old for lane, passed in self._advances.items() if lane in recalled}
         self.positions = recalled | self.positions
         self.limited.due = dict.fromkeys(sorted(self.limited.due, key=self.key))
 
     def passed(self, lanes: Iterable[Lane]) -> dict[Lane, LanePosition]:
         """The old positions of lanes, from which limited claims continue while surveys are slow."""
-        return {lane: self._passed[lane].old for lane in lanes if lane in self._passed}
+        return {lane: self._advances[lane].old for lane in lanes if lane in self._advances}
 
     @staticmethod
     def first(positions: Mapping[Lane, LanePosition], accepts: Callable[[Lane], bool]) -> dict[Lane, LanePosition]:
@@ -356,8 +356,10 @@ class Lanes:
             if lane in self.positions:
                 self.positions[lane] = max(self.positions[lane], position)
             if lane in self.lately:
-                before = self._passed.get(lane)
-                self._passed[lane] = before.on(position, now) if before else Passed(now, self.start, position, position)
+                before = self._advances.get(lane)
+                self._advances[lane] = (
+                    before.on(position, now) if before else Advance(now, self.start, position, position)
+                )
 
     def remove(self, lanes: Iterable[Lane]) -> None:
         """Forget the lanes of a claim that returned fewer tasks than requested: they have no more due tasks."""

@@ -22,8 +22,8 @@ class LanePosition(NamedTuple):
     id: int
 
 
-class Passed(NamedTuple):
-    """The positions that claims from a lane have passed.
+class Advance(NamedTuple):
+    """How far the claims from a lane have come.
 
     Args:
         since: when `next` was the last position, in monotonic seconds.
@@ -38,14 +38,14 @@ class Passed(NamedTuple):
     new: LanePosition
 
     @classmethod
-    def at(cls, position: LanePosition) -> "Passed":
+    def at(cls, position: LanePosition) -> "Advance":
         """A lane whose first waiting task follows a position."""
         return cls(0.0, position, position, position)
 
-    def on(self, position: LanePosition, now: float) -> "Passed":
+    def on(self, position: LanePosition, now: float) -> "Advance":
         """Move on to another position; the last one never moves back."""
         new = max(self.new, position)
-        return Passed(now, self.next, new, new) if now - self.since >= LAG else self._replace(new=new)
+        return Advance(now, self.next, new, new) if now - self.since >= LAG else self._replace(new=new)
 
 
 class Visit(NamedTuple):
@@ -79,7 +79,7 @@ class TenantPositions:
 
     def __init__(self, start: LanePosition) -> None:
         self._start = start
-        self._passed: dict[str, Passed] = {}
+        self._advances: dict[str, Advance] = {}
         """By the time of the last visit, the latest last."""
         self._tenants: list[str] = []
         """The same tenants, sorted."""
@@ -90,19 +90,19 @@ class TenantPositions:
         """Record the first waiting task of each visited tenant; `now` in monotonic seconds."""
         for tenant, _, first in visits:
             before = LanePosition(first.run_at, first.id - 1)
-            passed = self._passed.pop(tenant, None)
+            passed = self._advances.pop(tenant, None)
             if passed is None:
                 insort(self._tenants, tenant)
-                self._passed[tenant] = Passed(now, self._start, before, before)
+                self._advances[tenant] = Advance(now, self._start, before, before)
             else:
-                self._passed[tenant] = Passed.at(before) if before < passed.old else passed.on(before, now)
-        for tenant in list(islice(self._passed, max(0, len(self._passed) - MOST_TENANTS))):
-            del self._passed[tenant], self._tenants[bisect_left(self._tenants, tenant)]
+                self._advances[tenant] = Advance.at(before) if before < passed.old else passed.on(before, now)
+        for tenant in list(islice(self._advances, max(0, len(self._advances) - MOST_TENANTS))):
+            del self._advances[tenant], self._tenants[bisect_left(self._tenants, tenant)]
 
     def advance(self, tenant: str, last: LanePosition, now: float) -> None:
         """Move a tenant past the last task that a claim took from it; `now` in monotonic seconds."""
-        if (passed := self._passed.get(tenant)) is not None:
-            self._passed[tenant] = passed.on(last, now)
+        if (passed := self._advances.get(tenant)) is not None:
+            self._advances[tenant] = passed.on(last, now)
 
     def following(self, tenant: str, most: int, now: float) -> list[KnownTenant]:
         """The known tenants that follow a tenant, in their order.
@@ -121,6 +121,6 @@ class TenantPositions:
 
     def _old(self, tenant: str, now: float) -> LanePosition:
         """The old position, which moves on with the time too: a tenant may have no further tasks."""
-        passed = self._passed[tenant]
-        self._passed[tenant] = passed = passed.on(passed.new, now)
+        passed = self._advances[tenant]
+        self._advances[tenant] = passed = passed.on(passed.new, now)
         return passed.old

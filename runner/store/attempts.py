@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
 from runner.db.errors import locks_refused
+from runner.db.lock_limits import ATTEMPT_LOCKS
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.statement import Prepared
@@ -20,9 +21,6 @@ MESSAGE_LIMIT = 4 * 1024
 TRACEBACK_LIMIT = 16 * 1024
 """Maximum sizes in bytes."""
 
-
-LOCK_LIMIT = "10ms"
-"""Wait for a row that another transaction locks; then the caller goes on with the other rows."""
 
 START_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "fence": sa.BigInteger, "ago": sa.Float}
 
@@ -60,7 +58,7 @@ def _mark_started(tables: Tables, driver: sa.Dialect) -> Prepared:
     task, dialect = tables.task, DIALECTS[driver.name]
     start, match = dialect.one_by_one(dialect.rows("start", START_COLUMNS), task, _is_started)
     started_at = db_later(db_now(), start.c.ago)
-    marked = sa.update(task).where(match, dialect.lock_limit(LOCK_LIMIT)).values(started_at=started_at)
+    marked = sa.update(task).where(match, dialect.lock_limit(ATTEMPT_LOCKS)).values(started_at=started_at)
     return Prepared(marked.returning(task.c.id), driver)
 
 

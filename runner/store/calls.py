@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
 from runner.db.errors import locks_refused
+from runner.db.lock_limits import ATTEMPT_LOCKS
 from runner.db.schema import Tables, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -14,7 +15,6 @@ from runner.db.types import NO_JOIN, db_now, next_version
 from runner.errors import InvalidStep
 from runner.model.step import StepWrite
 from runner.model.task import MOVES, NewTask, SubmitResult
-from runner.store.attempts import LOCK_LIMIT
 from runner.store.notes import has_fence
 from runner.store.steps import StepOwner, saving
 from runner.store.submit import submit_with_result
@@ -85,7 +85,7 @@ async def block_callers(tx: Transaction, children: Mapping[int, Sequence[int]]) 
 
 @lru_cache
 def _lock(tables: Tables, driver: sa.Dialect) -> Prepared:
-    limit = DIALECTS[driver.name].lock_limit(LOCK_LIMIT)
+    limit = DIALECTS[driver.name].lock_limit(ATTEMPT_LOCKS)
     columns = (tables.task.c.id, tables.task.c.workflow)
     return Prepared(sa.select(*columns).where(has_fence(tables), limit).with_for_update(), driver)
 

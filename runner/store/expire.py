@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.lock_limits import UPKEEP_LOCKS
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state
 from runner.db.schema.task import Condition
@@ -22,9 +23,6 @@ EXPIRED = "expired: it did not start in time"
 
 CHUNK = 1_000
 """Maximum number of tasks per transaction."""
-
-LOCK_LIMIT = "2s"
-"""The longest wait for a lock of a row of another table."""
 
 
 class Overdue(NamedTuple):
@@ -83,7 +81,7 @@ async def expire(
     task = tx.tables.task
     expired = (
         sa.select(*(task.c[name] for name in Dependent._fields))
-        .where(_is_expired(tx.tables), tx.dialect.lock_limit(LOCK_LIMIT), *among(task.c.id, only, without))
+        .where(_is_expired(tx.tables), tx.dialect.lock_limit(UPKEEP_LOCKS), *among(task.c.id, only, without))
         .order_by(task.c.expires_at)
         .limit(CHUNK)
         .with_for_update(skip_locked=True)

@@ -133,7 +133,7 @@ async def heartbeat(
     runner_id: int,
     lease: float,
     running: int,
-    gap: float | None = None,
+    gap: float,
     abandoned: tuple[int, int] = (0, 0),
     usage: Usage = UNKNOWN_USAGE,
     tasks: Collection[int] = (),
@@ -147,14 +147,14 @@ async def heartbeat(
         tx: an open transaction; two statements are executed.
         lease: length of the lease in seconds from now.
         running: number of tasks in flight.
-        gap: seconds since the last heartbeat above which the reply is late; default: the lease.
+        gap: seconds since the last heartbeat above which the reply is late.
         abandoned: number of abandoned threads, and of replaced ones.
         tasks: ids of the tasks in flight, of which the reply has those to terminate.
     """
-    mine = {"runner": runner_id, "gap": -(lease if gap is None else gap)}
+    mine = {"runner": runner_id, "gap": -gap}
     rows = await tx.run(_reply_statement(tx.tables, tx.driver), mine | tx.dialect.parameters("mine", {"id": [*tasks]}))
     renewal = {"runner": runner_id, "lease": lease, "in_flight": running, "cpu": usage.cpu, "memory": usage.memory}
-    renewal["gap"] = -(lease if gap is None else gap)
+    renewal["gap"] = -gap
     renewal |= {"abandoned": abandoned[0], "replaced": abandoned[1]}
     if not await tx.run(_renew_statement(tx.tables, tx.driver), renewal):
         return HeartbeatReply(False, None, frozenset())

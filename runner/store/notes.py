@@ -9,13 +9,13 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
 from runner.db.errors import locks_refused
+from runner.db.lock_limits import ATTEMPT_LOCKS
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, JsonText, db_now
 from runner.model.text_limits import to_storable
-from runner.store.attempts import LOCK_LIMIT
 
 KEPT_CHECKPOINTS = 10
 """Checkpoints that a task keeps: the last ones."""
@@ -124,7 +124,7 @@ def _insertion(tables: Tables, driver: sa.Dialect) -> Prepared:
         parameters["attempt"],
         sa.cast(parameters["state"], JsonText),
     )
-    limit = DIALECTS[driver.name].lock_limit(LOCK_LIMIT)
+    limit = DIALECTS[driver.name].lock_limit(ATTEMPT_LOCKS)
     locked = row.where(has_fence(tables), limit).with_for_update()
     names = ["task_id", "fence", "number", "attempt", "state"]
     insert = DIALECTS[driver.name].insert(table).from_select(names, locked)
@@ -209,7 +209,7 @@ def _write_progress(tables: Tables, driver: sa.Dialect, task: sa.Table, where: s
     types: dict[str, Any] = {"done": sa.Float, "total": sa.Float, "unit": sa.Text, "rate": sa.Float}
     values = [sa.cast(sa.bindparam(name, type_=kind), kind) for name, kind in types.items()]
     now = sa.type_coerce(db_now(), Instant)
-    row = sa.select(task.c.id, task.c.fence, *values, now).where(where, DIALECTS[driver.name].lock_limit(LOCK_LIMIT))
+    row = sa.select(task.c.id, task.c.fence, *values, now).where(where, DIALECTS[driver.name].lock_limit(ATTEMPT_LOCKS))
     insert = DIALECTS[driver.name].insert(table).from_select(["task_id", "fence", *types, "at"], row)
     new = {name: insert.excluded[name] for name in ("fence", *types, "at")}
     statement = insert.on_conflict_do_update(index_elements=table.primary_key, set_=new)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import sqlalchemy as sa
 
+from runner.db.lock_limits import UPKEEP_LOCKS
 from runner.db.schema import Tables
 from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST, db_later, db_now
@@ -127,10 +128,6 @@ def _available_since(tables: Tables, gap: float) -> sa.ColumnElement[Any]:
     return sa.func.coalesce(since, db_now())
 
 
-LOCK_LIMIT = "2s"
-"""The longest wait for a lock of a registration: another one may enter the same handler for the first time."""
-
-
 async def enter_handlers(tx: Transaction, identity: Identity) -> list[str]:
     """Enter the handlers of a runner with their signatures, limits and breakers.
 
@@ -160,7 +157,7 @@ async def _locked_handlers(tx: Transaction, names: Sequence[str]) -> set[str]:
         return set()
     name = tx.tables.handler.c.name
     rows = sa.select(name).where(tx.dialect.one_of(name, sorted(names)))
-    lock = rows.where(tx.dialect.lock_limit(LOCK_LIMIT)).order_by(name)
+    lock = rows.where(tx.dialect.lock_limit(UPKEEP_LOCKS)).order_by(name)
     free = {row[0] for row in await tx.rows(lock.with_for_update(key_share=True, skip_locked=True))}
     return {row[0] for row in await tx.rows(rows)} - free if len(free) < len(set(names)) else set()
 

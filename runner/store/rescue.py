@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.lock_limits import UPKEEP_LOCKS
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Prepared
@@ -26,9 +27,6 @@ OVERDUE = Failure(RUNNER_LOST, "its runner did not end this task at its deadline
 AT_BOUND = f"{RUNNER_LOST}, and its fence is {HIGHEST_FENCE:,}, the highest possible value"
 CHUNK = 1_000
 """Maximum number of tasks per transaction."""
-
-LOCK_LIMIT = "2s"
-"""The longest wait for a lock of a row of another table."""
 
 
 class Rescuer(NamedTuple):
@@ -168,7 +166,7 @@ async def rescue(
 async def _begin(tx: Transaction, rescuer: Rescuer) -> bool:
     """Return True if the rescuer may rescue; limit the pauses and the waits for locks of the transaction."""
     parameters = {"rescuer": rescuer.runner_id, "available_for": -rescuer.available_for}
-    may_rescue = sa.select(_may_rescue(tx.tables), tx.dialect.pause_limit()).where(tx.dialect.lock_limit(LOCK_LIMIT))
+    may_rescue = sa.select(_may_rescue(tx.tables), tx.dialect.pause_limit()).where(tx.dialect.lock_limit(UPKEEP_LOCKS))
     return bool(await tx.scalar(may_rescue, parameters))
 
 

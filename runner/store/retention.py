@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.errors import row_fault
 from runner.db.halves import write_in_halves
+from runner.db.lock_limits import UPKEEP_LOCKS
 from runner.db.schema import Tables, is_open, is_state
 from runner.db.schema.partitions import OLDEST_SUBMIT, full_name
 from runner.db.schema.task import Condition, is_final_state
@@ -35,9 +36,6 @@ CHUNK = 1_000
 
 MOST_LOCKED = 20
 """Maximum number of locked tasks that are reported."""
-
-LOCK_LIMIT = "2s"
-"""The longest wait for a lock of a row of another table."""
 
 OnFault: TypeAlias = Callable[[int, str, RowFault], object]
 """Takes a task that cannot be deleted, its handler and the reason."""
@@ -321,7 +319,7 @@ async def prune_tasks(
     history = tx.tables.history
     by_id, by_key = is_awaited(tx.tables, history.c)
     selection = await _prunable(tx, group, limit, spared, only, without)
-    selection = selection.where(tx.dialect.lock_limit(LOCK_LIMIT))
+    selection = selection.where(tx.dialect.lock_limit(UPKEEP_LOCKS))
     rows = await tx.rows(selection.with_for_update(skip_locked=True))
     if rows and tx.dialect.row_locks:
         # A submit that began since then may have found one of these tasks alive: it is open, or has left a dependency.
@@ -385,7 +383,7 @@ async def prune_records(
     table = getattr(tx.tables, name)
     key, selection = _old_records(tx, name, age, limit)
     if only is None:
-        rows = selection.where(tx.dialect.lock_limit(LOCK_LIMIT)).with_for_update(skip_locked=True, of=table)
+        rows = selection.where(tx.dialect.lock_limit(UPKEEP_LOCKS)).with_for_update(skip_locked=True, of=table)
         chosen = sa.tuple_(*key).in_(sa.select(rows.subquery()))
     else:
         chosen = sa.tuple_(*key).in_(list(only))

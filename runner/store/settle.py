@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect, same_id
 from runner.db.errors import is_concurrent, locks_refused
+from runner.db.lock_limits import ATTEMPT_LOCKS
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Prepared
@@ -21,7 +22,7 @@ from runner.model.task import MOST_ATTEMPTS, MOVES, State
 from runner.model.text_limits import ERROR_LIMIT, to_storable
 from runner.policy.attempt_verdict import AttemptState, Verdict, judge
 from runner.policy.breaker import Effect
-from runner.store.attempts import LOCK_LIMIT, FailedAttempt, record, started_at_column
+from runner.store.attempts import FailedAttempt, record, started_at_column
 from runner.store.calls import block_callers
 from runner.store.history import (
     UNASSIGNED,
@@ -332,7 +333,7 @@ def _lock_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     names = [name for name in RunningTask._fields if name in task and name != "claimed_at"]
     columns = [*(task[name] for name in names), started_at_column(task), *minute_columns(task), dialect.pause_limit()]
     holder = sa.bindparam("holder", type_=sa.BigInteger)
-    mine = (dialect.in_batch(task.id, "settled"), task.runner_id == holder, dialect.lock_limit(LOCK_LIMIT))
+    mine = (dialect.in_batch(task.id, "settled"), task.runner_id == holder, dialect.lock_limit(ATTEMPT_LOCKS))
     return Prepared(sa.select(*columns).where(*mine).order_by(task.id).with_for_update(skip_locked=True), driver)
 
 

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
 from runner.db.errors import locks_refused
+from runner.db.lock_limits import ATTEMPT_LOCKS
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Prepared
@@ -19,7 +20,6 @@ from runner.db.types import db_now, instant_from_text, next_version
 from runner.model.step import StepWrite
 from runner.model.task import MOVES, State
 from runner.policy.selection import among
-from runner.store.attempts import LOCK_LIMIT
 from runner.store.dependencies.parents import is_calling
 from runner.store.notes import has_fence
 from runner.store.steps import StepOwner, saving
@@ -72,7 +72,7 @@ def _received(payload: Any, sent_at: Any, actor: Any) -> dict[str, Any]:
 
 @lru_cache
 def _lock(tables: Tables, driver: sa.Dialect) -> Prepared:
-    limit = DIALECTS[driver.name].lock_limit(LOCK_LIMIT)
+    limit = DIALECTS[driver.name].lock_limit(ATTEMPT_LOCKS)
     return Prepared(sa.select(tables.task.c.id).where(has_fence(tables), limit).with_for_update(), driver)
 
 

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
 from runner.db.errors import locks_refused
+from runner.db.lock_limits import ATTEMPT_LOCKS
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.statement import Frame, Prepared, Step, Steps
@@ -14,7 +15,6 @@ from runner.db.transaction import Transaction
 from runner.db.types import JsonText, db_later, db_now, seconds_until
 from runner.model.step import StepKind, StepWrite, StoredStep
 from runner.model.text_limits import ERROR_LIMIT, to_storable
-from runner.store.attempts import LOCK_LIMIT
 from runner.store.notes import has_fence
 
 
@@ -114,7 +114,7 @@ def _insertion(tables: Tables, driver: sa.Dialect, *, waits: bool) -> Prepared:
     columns["done_at"] = sa.case((given["done"], now))
     columns["at"] = now
     row = sa.select(tables.task.c.id, tables.task.c.fence, *columns.values())
-    limits = [] if waits else [dialect.lock_limit(LOCK_LIMIT)]
+    limits = [] if waits else [dialect.lock_limit(ATTEMPT_LOCKS)]
     locked = row.where(has_fence(tables), *limits).with_for_update()
     insert = dialect.insert(table).from_select(["task_id", "fence", *columns], locked)
     new = {name: insert.excluded[name] for name in ("fence", *columns) if name != "name"}

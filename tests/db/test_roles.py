@@ -174,7 +174,7 @@ RUNS = {
     "claim": claims,
     "put off": puts_off,
     "register": lambda tx: register(tx, Identity("here", 1, "1", ("h",), 1), 60),
-    "heartbeat_interval": lambda tx: heartbeat(tx, RUNNER, 60, 1),
+    "heartbeat_interval": lambda tx: heartbeat(tx, RUNNER, 60, 1, 60),
     "leave": lambda tx: leave(tx, RUNNER),
     "rescue": lambda tx: rescue(tx, Rescuer(RUNNER, 0.0), 5.0),
     "count minutes": counts_minutes,

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from runner.engine.claiming.claimer import UNCHANGED
 from runner.engine.claiming.limited_claims import Turn
 from runner.engine.claiming.stuck_claims import MOST, StuckClaims
 from runner.engine.runner import Engine
@@ -296,6 +297,8 @@ def test_locked_tasks_are_left_out_up_to_a_number() -> None:
     other = StuckClaims(stuck)
     other.lock({DueTask(MOST + 1, lane): None})
     assert (other.without, other.due_locks()) == (None, []), "no room is left to remember it"
+    claims.refuse_suspect(DueTask(MOST + 1, lane), UNCHANGED)
+    assert (claims.without or "").count(",") + 1 == MOST
 
 
 async def test_a_turn_leaves_out_lanes_whose_scan_an_earlier_turn_has_ended(

@@ -427,7 +427,7 @@ class TestTerminate:
         id = await database.write(submit, NewTask("h"))
         await take(database)
         assert (await database.write(terminate, [Target(id, 1)], ANA)).changed == [id]
-        reply = await database.write(heartbeat, await holder_of(database, id), 60.0, 1, tasks=[id])
+        reply = await database.write(heartbeat, await holder_of(database, id), 60.0, 1, 60.0, tasks=[id])
         assert reply.cancelled == {id}
         ((_, why, _),) = (await database.write(terminate, [Target(id)], ANA)).skipped
         assert "already" in why
@@ -562,7 +562,7 @@ class TestWish:
     async def test_a_runner_receives_a_command_with_its_next_heartbeat(self, database: Database) -> None:
         runner_id = await add_runner(database)
         assert await database.write(send_command, runner_id, "drain", ANA) is True
-        assert (await database.write(heartbeat, runner_id, 60.0, 0)).command == "drain"
+        assert (await database.write(heartbeat, runner_id, 60.0, 0, 60.0)).command == "drain"
         assert (await database.read(runners))[0].command == "drain"
         assert (await last_entry(database)) == ("command", {"command": None}, {"command": "drain"})
 

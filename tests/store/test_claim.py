@@ -175,7 +175,7 @@ async def test_a_removed_runner_gets_no_tasks(database: Database, runner: Runner
 async def test_a_runner_that_renewed_its_lease_in_time_gets_tasks_again(database: Database, runner: Runner) -> None:
     await put(database)
     await expire(database, runner.id)
-    await database.write(heartbeat, runner.id, 60, 0)
+    await database.write(heartbeat, runner.id, 60, 0, 60)
     assert len(await runner.claim()) == 1
 
 

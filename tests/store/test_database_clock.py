@@ -87,7 +87,7 @@ async def live_through(database: Database) -> None:
     claimed = await runner.claim(len(outcomes))
     for task, outcome in zip(claimed, outcomes, strict=True):
         await runner.end(task, outcome)
-    await database.write(heartbeat, runner.id, 60.0, 1)
+    await database.write(heartbeat, runner.id, 60.0, 1, 60.0)
 
     blocked = await Runner.enter(database, host="blocked")
 

@@ -43,7 +43,7 @@ async def test_an_incarnations_number_is_never_used_again(database: Database) ->
 
 
 async def test_a_heartbeat_renews_the_lease(database: Database, runner: Runner) -> None:
-    reply = await database.write(heartbeat, runner.id, 500, 7)
+    reply = await database.write(heartbeat, runner.id, 500, 7, 500)
     assert reply == HeartbeatReply(True, None, frozenset())
     assert 490 < await lease_left(database, runner.id) <= 500
     assert (await entry(database, runner.id))["running"] == 7
@@ -51,20 +51,20 @@ async def test_a_heartbeat_renews_the_lease(database: Database, runner: Runner) 
 
 async def test_a_heartbeat_renews_an_expired_lease_that_no_rescue_used(database: Database, runner: Runner) -> None:
     await expire(database, runner.id)
-    assert (await database.write(heartbeat, runner.id, 60, 0)).alive
+    assert (await database.write(heartbeat, runner.id, 60, 0, 60)).alive
     assert await runner.rescue() == {}
 
 
 async def test_a_removed_runner_learns_it_with_its_heartbeat(database: Database, runner: Runner) -> None:
     await expire(database, runner.id)
     await (await Runner.enter(database)).rescue()
-    assert await database.write(heartbeat, runner.id, 60, 0) == HeartbeatReply(False, None, frozenset())
+    assert await database.write(heartbeat, runner.id, 60, 0, 60) == HeartbeatReply(False, None, frozenset())
     assert await count(database, database.tables.runner) == 1
 
 
 async def test_a_heartbeat_returns_runner_commands(database: Database, runner: Runner) -> None:
     await change(database, sa.update(database.tables.runner).values(command="drain"))
-    assert (await database.write(heartbeat, runner.id, 60, 0)).command == "drain"
+    assert (await database.write(heartbeat, runner.id, 60, 0, 60)).command == "drain"
 
 
 async def test_a_heartbeat_returns_the_runners_own_terminated_tasks(
@@ -75,7 +75,7 @@ async def test_a_heartbeat_returns_the_runners_own_terminated_tasks(
     assert [task.id for task in await other.claim(1)] == [theirs]
     for task_id in (ours, theirs):
         await edit(database, task_id, cancel_requested=True)
-    reply = await database.write(heartbeat, runner.id, 60, 2, tasks=[ours, spared, theirs])
+    reply = await database.write(heartbeat, runner.id, 60, 2, 60, tasks=[ours, spared, theirs])
     assert reply.cancelled == {ours}
     assert await database.read(running_tasks, runner.id) == {(ours, 1), (spared, 1)}
 
@@ -83,7 +83,7 @@ async def test_a_heartbeat_returns_the_runners_own_terminated_tasks(
 async def test_leaving_affects_no_other_runner(database: Database, runner: Runner, other: Runner) -> None:
     await database.write(leave, runner.id)
     await database.write(leave, runner.id)
-    assert (await database.write(heartbeat, other.id, 60, 0)).alive
+    assert (await database.write(heartbeat, other.id, 60, 0, 60)).alive
 
 
 async def test_a_runner_registers_its_handlers_and_keeps_their_pauses(database: Database) -> None:

@@ -274,7 +274,9 @@ class Histories(RuleBasedStateMachine):
     @rule(pick=picks)
     def renew(self, pick: int) -> None:
         runner = self._runner(pick)
-        wait_for_event = self.do(self.database.write(heartbeat, runner.id, LEASE, 0, tasks=list(self.model.tasks)))
+        wait_for_event = self.do(
+            self.database.write(heartbeat, runner.id, LEASE, 0, LEASE, tasks=list(self.model.tasks))
+        )
         assert wait_for_event.alive is (runner.id in self.model.runners)
         if wait_for_event.alive:
             self.model.runners[runner.id] = True

@@ -133,6 +133,6 @@ async def test_each_operation_costs_the_round_trips_of_the_documentation(
     measured["a settle of successes"] = await trips(far, succeed)
     measured["a settle of failures"] = await trips(far, fail)
     measured["a look for dependents"] = await trips(far, lambda: distant.read(any_open))
-    measured["a heartbeat"] = await trips(far, lambda: distant.write(heartbeat, runner.id, LEASE, 150))
+    measured["a heartbeat"] = await trips(far, lambda: distant.write(heartbeat, runner.id, LEASE, 150, LEASE))
     measured["a look for running tasks after it"] = await trips(far, lambda: distant.read(running_tasks, runner.id))
     assert measured == listed()

@@ -180,7 +180,9 @@ async def costs(database: Database, looking: Watch) -> dict[str, Cost]:
     async with looking.seeing() as by_verb["claim_lanes"]:
         claimed += await runner.claim_on(100)
     async with looking.seeing() as by_verb["heartbeat"]:
-        assert (await database.write(heartbeat, runner.id, LEASE, 150, tasks=[task.id for task in claimed])).alive
+        assert (
+            await database.write(heartbeat, runner.id, LEASE, 150, LEASE, tasks=[task.id for task in claimed])
+        ).alive
     assert by_verb["heartbeat"].statements == HEARTBEAT
     async with looking.seeing() as by_verb["running_tasks"]:
         running = await database.read(running_tasks, runner.id)
@@ -394,7 +396,7 @@ async def test_an_old_snapshot_does_not_slow_heartbeats_down(watched: tuple[Data
 
     async def beat() -> Cost:
         async with looking.seeing() as cost:
-            assert (await database.write(heartbeat, runner.id, LEASE, 0, tasks=range(1, 50))).alive
+            assert (await database.write(heartbeat, runner.id, LEASE, 0, LEASE, tasks=range(1, 50))).alive
             assert not await database.read(any_lost, runner.rescuer, None)
         return cost
 

@@ -88,7 +88,7 @@ async def record(database: Database) -> dict[str, list[str]]:
     await _settle(statements, runner)
     await _rescue(statements, runner)
     await _resolve(statements, runner)
-    await statements.of("heartbeat", heartbeat, runner.id, LEASE, 1)
+    await statements.of("heartbeat", heartbeat, runner.id, LEASE, 1, LEASE)
     await statements.of("pending", pending, runner.id, runner.who.host, ["work"])
     await statements.of("submit_one", submit, NewTask("work", payload="{}"))
     frame = StatementFrame(database.tables, database.dialect, database.dialect.by_position)

@@ -98,7 +98,7 @@ async def compare(database: Database, url: str, operator: Operator, id: int) -> 
 async def test_a_large_workflow_is_shown_as_sql_has_it(
     database: Database, migrated_url: str, runner: Runner, watch: Watch
 ) -> None:
-    assert (await database.write(heartbeat, runner.id, HOUR, 0)).alive
+    assert (await database.write(heartbeat, runner.id, HOUR, 0, HOUR)).alive
     chance = random.Random(38)
     id = await put(database, chance)
     async with watch("workflows", WIDE) as operator:

@@ -195,12 +195,7 @@ class StuckClaims:
             locks: the session that locks each task; None if it is unknown.
         """
         for task, blocker in locks.items():
-            if len(self._lanes) >= MOST and task.id not in self._lanes:
-                break
-            self._stuck.set_apart("claim", task.id, task.lane.handler, LOCKED, blocker)
-            if self._stuck.tries("claim", task.id):  # it remembers so many rows of all verbs
-                self._lanes[task.id] = task.lane
-                self._locked.add(task.id)
+            self._set_apart(task, self._locked, LOCKED, blocker)
         self._changed()
 
     def look_at_lock(self, id: int, *, still: bool, blocker: BlockingSession | None) -> None:
@@ -211,11 +206,9 @@ class StuckClaims:
             self.claimed([id])
 
     def refuse_suspect(self, task: DueTask, fault: RowFault) -> None:
-        """Record a suspect that no claim can take."""
-        self._lanes[task.id] = task.lane
-        self._suspects.add(task.id)
+        """Leave out a suspect that no claim can take, if there is room for it."""
+        self._set_apart(task, self._suspects, fault)
         self._changed()
-        self.refuse(task.id, fault)
 
     def claimed(self, ids: Iterable[int]) -> None:
         """Record tasks that were claimed, or are gone: other claims see them again."""
@@ -241,6 +234,16 @@ class StuckClaims:
             return self._budget.wait
         until = self._stuck.until_due("claim")
         return None if until is None else max(until, self._budget.wait)
+
+    def _set_apart(
+        self, task: DueTask, kind: set[int], fault: RowFault, blocker: BlockingSession | None = None
+    ) -> None:
+        if len(self._lanes) >= MOST and task.id not in self._lanes:
+            return
+        self._stuck.set_apart("claim", task.id, task.lane.handler, fault, blocker)
+        if self._stuck.tries("claim", task.id):  # it remembers so many rows of all verbs
+            self._lanes[task.id] = task.lane
+            kind.add(task.id)
 
     def _forget(self, ids: Iterable[int]) -> None:
         for id in ids:

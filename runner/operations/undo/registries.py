@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 
+from runner.db.lock_limits import OPERATION_LOCKS
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput, UnknownSchedule
 from runner.model.schedule import SPEC_COLUMNS, ScheduleSpec
@@ -14,7 +15,6 @@ from runner.operations.limit import COLUMNS as LIMIT_COLUMNS
 from runner.operations.limit import before_of, read_entry
 from runner.operations.limit import write as write_limits
 from runner.operations.pause import PAUSE, PauseKind, PauseTarget, pause_of, pause_set, registry_of
-from runner.operations.results import LOCK_LIMIT
 from runner.operations.schedule import PLANNED, RESTORED, change_schedule, lock_schedule
 from runner.operations.silence import SILENCE, set_silence, silence_of
 from runner.operations.undo.entries import UndoableChange
@@ -45,7 +45,7 @@ async def _target_of(tx: Transaction, change: UndoableChange) -> PauseTarget | s
         return UNKNOWN
     target = PauseTarget(PauseKind(kind), name)
     registry = registry_of(tx, target)
-    row = sa.select(registry.c.name).where(registry.c.name == target.name, tx.dialect.lock_limit(LOCK_LIMIT))
+    row = sa.select(registry.c.name).where(registry.c.name == target.name, tx.dialect.lock_limit(OPERATION_LOCKS))
     return target if await tx.rows(row.with_for_update(key_share=True)) else UNREGISTERED.format(target=target)
 
 
@@ -126,7 +126,7 @@ async def undo_runner_command(tx: Transaction, change: UndoableChange) -> UndoAn
         return UNKNOWN
     runner = tx.tables.runner
     is_runner = runner.c.id == int(runner_id)
-    command = sa.select(runner.c.command).where(is_runner, tx.dialect.lock_limit(LOCK_LIMIT))
+    command = sa.select(runner.c.command).where(is_runner, tx.dialect.lock_limit(OPERATION_LOCKS))
     rows = await tx.rows(command.with_for_update(key_share=True))
     if not rows or rows[0].command is None or rows[0].command != change.after.get("command"):
         return NOT_PENDING

@@ -201,7 +201,8 @@ async def claim_limited_suspect(
     prepared = _prepared(tx.tables, tx.driver, "suspects", selection=who.selection.names)
     if not ledger.may_charge:
         tx.commit_next()
-    rows = await tx.run(prepared, values | _Claim(tx, ledger, lanes, defaults, {}).lane_parameters(part))
+    starts = dict.fromkeys(part, lanes.start)
+    rows = await tx.run(prepared, values | _lane_parameters(tx, ledger, defaults, starts))
     claimed = claimed_tasks(rows, STRICT, part, None)
     ledger.count(claimed)
     await charge(tx, ledger)
@@ -218,12 +219,12 @@ class _Claim:
         lanes: LimitedLanes,
         defaults: Mapping[str, HandlerDefaults],
         values: dict[str, Any],
-        order: ClaimOrder = STRICT,
-        selection: tuple[str, ...] = (),
+        order: ClaimOrder,
+        selection: tuple[str, ...],
     ) -> None:
         self.tx, self.ledger, self.lanes, self.defaults, self.values = tx, ledger, lanes, defaults, values
         self.order, self.selection = order, selection
-        self.remaining: int = values.get("limit", 0)
+        self.remaining: int = values["limit"]
         self.result = LimitedClaim()
         self.commits_with: Lane | None = None
         """The last lane; None if the ledger may be charged after its claim."""
@@ -290,7 +291,7 @@ class _Claim:
         """Claim tasks without a tenant, and note how far the claim read if it found none."""
         claimed: list[Claimed] = await self._run("without tenant", [lane], number) if number else []
         if number and not claimed:
-            values = self.values | self.lane_parameters([lane], self._start_of_others(lane)) | {"limit": number}
+            values = self.values | self._lane_parameters([lane], self._start_of_others(lane)) | {"limit": number}
             rows = await self.tx.run(_last_read(self.tx.tables, self.tx.driver, self.selection), values)
             self.result.others[lane] = LanePosition(*rows[0]) if rows else None
         return claimed
@@ -318,7 +319,7 @@ class _Claim:
         passed = self.lanes.passed if among != "tenants" else {}  # these have a position each
         if among == "without tenant":
             passed = self._start_of_others(lanes[0])
-        values = self.values | self.lane_parameters(lanes, passed) | (more or {}) | {"limit": limit}
+        values = self.values | self._lane_parameters(lanes, passed) | (more or {}) | {"limit": limit}
         only = None if among == "lanes" else lanes[0]
         claimed = claimed_tasks(await self.tx.run(prepared, values), self.order, lanes, only)
         self.ledger.count(claimed)
@@ -326,15 +327,21 @@ class _Claim:
         self.result.claimed += claimed
         return claimed
 
-    def lane_parameters(self, lanes: Sequence[Lane], passed: Mapping[Lane, LanePosition] = {}) -> dict[str, Any]:
-        """The lanes as parameters, with the limits that this claim holds and their rooms."""
-        rows = []
-        for number, lane in enumerate(lanes):
-            start = passed.get(lane, self.lanes.start)
-            flags = (key in self.ledger.usages for key in limits_of(lane))
-            rooms = (self.ledger.room_of(key) for key in limits_of(lane))
-            rows.append((number, *lane, start.run_at, start.id, *self.defaults[lane.handler], *flags, *rooms))
-        return self.tx.dialect.row_parameters("lane", LIMITED_COLUMNS, rows)
+    def _lane_parameters(self, lanes: Sequence[Lane], passed: Mapping[Lane, LanePosition]) -> dict[str, Any]:
+        starts = {lane: passed.get(lane, self.lanes.start) for lane in lanes}
+        return _lane_parameters(self.tx, self.ledger, self.defaults, starts)
+
+
+def _lane_parameters(
+    tx: Transaction, ledger: Ledger, defaults: Mapping[str, HandlerDefaults], starts: Mapping[Lane, LanePosition]
+) -> dict[str, Any]:
+    """Return lanes and their first positions as parameters, with the limits that the ledger holds and their rooms."""
+    rows = []
+    for number, (lane, start) in enumerate(starts.items()):
+        flags = (key in ledger.usages for key in limits_of(lane))
+        rooms = (ledger.room_of(key) for key in limits_of(lane))
+        rows.append((number, *lane, start.run_at, start.id, *defaults[lane.handler], *flags, *rooms))
+    return tx.dialect.row_parameters("lane", LIMITED_COLUMNS, rows)
 
 
 @lru_cache

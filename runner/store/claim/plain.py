@@ -365,7 +365,7 @@ def claim_update(
     )
 
 
-def returned(task: sa.Table, dialect: Dialect, fields: Sequence[str] = Claimed._fields) -> list[sa.ColumnElement[Any]]:
+def returned(task: sa.Table, dialect: Dialect, fields: Sequence[str]) -> list[sa.ColumnElement[Any]]:
     """The columns of a claimed task for fields of Claimed."""
     size: sa.ColumnElement[int] = byte_count(task.c.payload)
     made: dict[str, sa.ColumnElement[Any]] = {

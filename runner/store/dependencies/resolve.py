@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS, Dialect, row_address
+from runner.db.lock_limits import UPKEEP_LOCKS
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_open, is_state, state_literal
 from runner.db.statement import Prepared
@@ -27,9 +28,6 @@ from runner.store.minute_statistics import NO_RUNNER, count_cancelled
 
 CHUNK = 2_000
 """Maximum number of dependencies per transaction."""
-
-LOCK_LIMIT = "2s"
-"""The longest wait for a lock of a dependency, or of another row of a task."""
 
 ENDED_COLUMNS: dict[str, Any] = {"id": sa.BigInteger, "handler": sa.Text, "key": sa.Text}
 
@@ -176,7 +174,7 @@ async def _lock(tx: Transaction, ids: Collection[int]) -> dict[int, Dependent]:
     """Lock the blocked tasks among these in the order of their ids; skip those with other locks."""
     task = tx.tables.task
     columns = [*(task.c[name] for name in Dependent._fields), tx.dialect.pause_limit()]
-    locked = sa.select(*columns).where(_blocked_tasks(tx, ids), tx.dialect.lock_limit(LOCK_LIMIT)).order_by(task.c.id)
+    locked = sa.select(*columns).where(_blocked_tasks(tx, ids), tx.dialect.lock_limit(UPKEEP_LOCKS)).order_by(task.c.id)
     return {row.id: Dependent(*row[:-1]) for row in await tx.rows(locked.with_for_update(skip_locked=True))}
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.lock_limits import UPKEEP_LOCKS
 from runner.db.transaction import Transaction, clock
 from runner.db.types import db_now, next_version
 from runner.handlers.schedules import DeclaredSchedule, fingerprint_of
@@ -35,10 +36,6 @@ class Registered(NamedTuple):
     vanished: Sequence[str] = ()
 
 
-LOCK_LIMIT = "2s"
-"""The longest wait for a lock of a registration."""
-
-
 async def register_schedules(
     tx: Transaction, runner_id: int, declared: Mapping[str, DeclaredSchedule], is_removed: Callable[[str, str], bool]
 ) -> Registered:
@@ -54,7 +51,7 @@ async def register_schedules(
     rows = (
         await tx.execute(
             sa.select(schedule)
-            .where(_of_code(tx, declared), tx.dialect.lock_limit(LOCK_LIMIT))
+            .where(_of_code(tx, declared), tx.dialect.lock_limit(UPKEEP_LOCKS))
             .order_by(schedule.c.id)
             .with_for_update(skip_locked=True)
         )

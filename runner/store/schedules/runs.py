@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
+from runner.db.lock_limits import UPKEEP_LOCKS
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state
 from runner.db.statement import Prepared
@@ -86,7 +87,7 @@ async def due_schedules(
     schedule = tx.tables.schedule
     condition = tx.dialect.one_of(schedule.c.id, sorted(set(ids)))
     rows = sa.select(schedule, tx.dialect.pause_limit().label("pause_limit")).where(condition).order_by(schedule.c.id)
-    rows = rows.where(tx.dialect.lock_limit(LOCK_LIMIT))
+    rows = rows.where(tx.dialect.lock_limit(UPKEEP_LOCKS))
     return [dict(row) for row in (await tx.execute(rows.with_for_update(skip_locked=True))).mappings()]
 
 
@@ -118,10 +119,6 @@ def due_ids_statement(tables: Tables) -> Any:
         for name, part in (("planned", planned), ("unplanned", unplanned), ("requested", requested))
     ]
     return sa.union_all(*parts)
-
-
-LOCK_LIMIT = "2s"
-"""The longest wait for a lock of the last task of a schedule."""
 
 
 class LastRuns(NamedTuple):
