@@ -61,6 +61,7 @@ from runner.store.claim.slices import count_live_runners
 from runner.store.claim.survey import Pending, pending
 from runner.store.heartbeat import HeartbeatReply
 from runner.text.formatting import outcome_counts
+from runner.text.runner_name import runner_name
 from runner.text.sanitize import count_noun
 from runner.text.stuck_row import lock_text
 
@@ -398,8 +399,9 @@ class Engine:
         self.claimer.register(self.lease.id, self.lease.identity.host, int(self.settings.payload_limit))
         await self._read_runners()
         handlers = count_noun(len(self.handlers), "handler")
-        where = (self.lease.id, self.database.url, handlers)
-        log.info("runner %d started on %s with %s", *where, extra={"event": "started"})
+        own = self.lease.identity
+        name = runner_name(self.lease.id, own.host, own.pid)
+        log.info("%s started on %s with %s", name, self.database.url, handlers, extra={"event": "started"})
 
     async def _read_runners(self) -> None:
         """Read the other runners, if the poll mode or the slice depends on them."""

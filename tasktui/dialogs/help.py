@@ -47,7 +47,9 @@ class HelpScreen(ModalDialog[None]):
 
     def __init__(self, screen: LiveScreen) -> None:
         super().__init__()
-        self._about, self._locked = screen.ABOUT, not screen.session.writable
+        self._about, session = screen.ABOUT, screen.session
+        unlock = session.lock.unlock
+        self._locked = "" if session.writable else f"needs {unlock}" if unlock else "read-only"
         self._groups = _grouped(_keys(screen))
         self._title = f"Keys of {screen.title}"
 
@@ -109,10 +111,14 @@ def _entry(name: str, width: int, text: str, room: int) -> list[Row]:
     return [[(label.ljust(width) if first else label, "accent"), (first, "text")], *below]
 
 
-def _key_rows(title: str, keys: Sequence[tuple[str, str]], *, locked: bool) -> list[Row]:
-    """The keys of one group below its title; those that change are locked while nothing may be changed."""
-    locked = locked and title == CHANGE
-    rows: list[Row] = [[(title, "bold strong"), ("  needs :write" if locked else "", "italic faint")]]
+def _key_rows(title: str, keys: Sequence[tuple[str, str]], *, locked: str) -> list[Row]:
+    """The keys of one group below its title; those that change are locked while nothing may be changed.
+
+    Args:
+        locked: the reason why nothing may be changed; empty without one.
+    """
+    locked = locked if title == CHANGE else ""
+    rows: list[Row] = [[(title, "bold strong"), (f"  {locked}" if locked else "", "italic faint")]]
     for key, label in keys:
         role = "faint" if locked else "bold accent"
         rows.append([(f" {key:^7} ", f"{role} on cap"), (f"  {fitted(label, KEY_CELLS - 13)}", "text")])

@@ -97,6 +97,11 @@ class WriteLock:
         """The reason why changes are forbidden, for messages."""
         return self.barrier.why if self.barrier else ":write 10m REASON unlocks it"
 
+    @property
+    def unlock(self) -> str:
+        """The command that opens the lock; empty while there is a barrier."""
+        return "" if self.barrier else ":write"
+
     def label(self, now: float) -> str:
         """The label in the heading."""
         if self.barrier:

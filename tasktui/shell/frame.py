@@ -92,11 +92,16 @@ class KeyHint(NamedTuple):
 
 
 class KeyGroups(NamedTuple):
-    """The keys of a screen: for views, for changes, and for the console."""
+    """The keys of a screen: for views, for changes, and for the console.
+
+    Args:
+        unlock: the command that unlocks the keys for changes; empty if no command does.
+    """
 
     look: Sequence[KeyHint]
     change: Sequence[KeyHint]
     console: Sequence[KeyHint]
+    unlock: str = ""
 
 
 class Keys(Canvas):
@@ -126,7 +131,7 @@ class Keys(Canvas):
     def _row(self) -> Row:
         width = self.size.width or self.app.size.width
         narrow = width < NARROW
-        look, change, console = self._groups
+        look, change, console, unlock = self._groups
         if narrow:
             look, change, console = look[:FEW_KEYS], change[:FEW_KEYS], console[:1]
         right = [part for hint in console for part in _cap(hint, narrow=False)]
@@ -137,14 +142,14 @@ class Keys(Canvas):
             left += [_cap(hint, narrow=narrow) for hint in look]
         if change:
             left += [[(SEPARATOR, ""), ((" ", ""), "")], *(_cap(hint, narrow=narrow) for hint in change)]
-            if any(hint.locked for hint in change):
-                left.append([((":write unlocks", "italic faint"), "")])
+            if unlock and any(hint.locked for hint in change):
+                left.append([((f"{unlock} unlocks", "italic faint"), "")])
         look_count = len(look) if self._message is None else 0
         if sum(map(_width, left)) + _width(right) + 1 > width:
             left[1 : 1 + look_count] = [_cap(hint, narrow=True) for hint in look[:look_count]]
         while len(left) > 1 and sum(map(_width, left)) + _width(right) + 1 > width:
             # The note at the end is worth more than the last key; help lists every key.
-            noted = left[-1][0][0][0].startswith(":write") and len(left) > 2
+            noted = left[-1][0][0][0].endswith(" unlocks") and len(left) > 2
             changes = len(left) - look_count - 2 - noted
             if changes <= LEAST_CHANGES and look_count > FEW_KEYS:
                 del left[look_count]
@@ -334,7 +339,7 @@ class ScreenFrame:
         wide = screen.size.width >= NARROW
         console = [KeyHint("?", "help", "app.help")]
         console += [KeyHint(":", "command", "app.command"), KeyHint("q", "quit", "app.quit")] if wide else []
-        return KeyGroups(look, change, console)
+        return KeyGroups(look, change, console, screen.session.lock.unlock)
 
 
 def _databases(screen: FramedScreen, now: float) -> list[DatabaseTab]:

@@ -266,7 +266,7 @@ async def test_the_causes_are_those_of_the_moment(database: Database, runner: Ru
     assert "paused" not in await texts(waiting, full)
     assert "Queue mail was paused by ana" in await texts(waiting, paused)
     assert f"It depended on task {parent} work, which was running." in await texts(child, paused)
-    assert f"running on runner {runner.id} (here)" in await texts(parent, paused)
+    assert f"running on runner {runner.id} (here:1)" in await texts(parent, paused)
     assert "Not recorded for that time: the live runners" in await texts(waiting, full)
 
 

@@ -208,6 +208,18 @@ async def test_the_connections_of_a_console_refuse_every_intervention(
 
 
 @ON_ONE_DATABASE
+async def test_no_command_is_named_that_unlocks_nothing(database: Database, watch: Watch) -> None:
+    await add_live(database)
+    async with watch("tasks", barrier=LOGIN) as operator:
+        keys = plain(operator.screen.query_one(Keys).rows)
+        assert " T " in keys
+        assert "unlocks" not in keys
+        await operator.press("question_mark")
+        await operator.sees("read-only", "THIS SCREEN")
+        assert "needs :write" not in operator.text
+
+
+@ON_ONE_DATABASE
 async def test_writing_is_unlocked_by_command_with_a_reason(database: Database, watch: Watch) -> None:
     await add_live(database)
     async with watch("tasks", writable=False) as operator:

@@ -5,7 +5,7 @@ those about limits in runner.policy.limits.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from shlex import quote
@@ -32,7 +32,7 @@ from runner.queries.past.reconstruction import UNRECORDED as WAITING_OR_RUNNING
 from runner.queries.past.reconstruction import PastTask
 from runner.queries.registries import RegistryEntry, registries_as_of
 from runner.queries.rows import moment
-from runner.queries.runners import OWN_SLOTS
+from runner.queries.runners import OWN_SLOTS, runner_names
 from runner.queries.schedules import TaskSchedule, schedule_of
 from runner.queries.stuck_rows import with_sessions
 from runner.queries.task.parents import Parent
@@ -330,8 +330,8 @@ async def why_as_of(tx: Transaction, id: int, at: datetime, zone: tzinfo) -> Why
             begin += " because:"
             causes = [await _parent_as_of(tx, parent, at) for parent in past.parents[:MOST_PARENTS]]
         case State.RUNNING:
-            where = f"on {runner_name(task.runner_id, task.host)}"
-            run = f"Attempt {task.attempt} had been running {where} for {since(task.claimed_at, at)}."
+            name = _name_as_of(past, await runner_names(tx))
+            run = f"Attempt {task.attempt} had been running on {name} for {since(task.claimed_at, at)}."
             lease = "Not recorded for that time: whether the lease of its runner was valid."
             causes = [Cause(State.RUNNING, run), Cause(UNRECORDED, lease)]
         case State.SUCCEEDED | State.DEAD | State.CANCELLED:
@@ -377,8 +377,16 @@ async def _usage_as_of(tx: Transaction, at: datetime, kind: str, name: str, limi
     of_place = Filter((Term("state", Operator.EQ, State.RUNNING.value), Term(kind, Operator.EQ, name)))
     page = await tasks_as_of(tx, at, of_place, limit=CANDIDATES)
     running = Counter(past.task.tenant or "" for past in page.tasks)
-    holders = Counter(runner_name(past.task.runner_id, past.task.host) for past in page.tasks)
+    names = await runner_names(tx)
+    holders = Counter(_name_as_of(past, names) for past in page.tasks)
     return LimitUsage(kind, name, limits, running=dict(running), holders=dict(holders.most_common()))
+
+
+def _name_as_of(past: PastTask, names: Mapping[int, str]) -> str:
+    """The runner of a task at a moment, which may have ended since; its process id is unknown if it was pruned."""
+    id, host = past.task.runner_id, past.task.host
+    name = names.get(id) if id is not None else None
+    return f"runner {id} ({name})" if name else runner_name(id, host)
 
 
 async def _breaker_as_of(tx: Transaction, handler: str, at: datetime) -> datetime | bool | None:
