@@ -79,7 +79,7 @@ async def audit(  # noqa: PLR0913 - one for each option
         print_json(AuditList(entries, _next(entries, limit), at, outcome))
     else:
         _print(entries, at, _next(entries, limit))
-        if outcome is not None:
+        if outcome is not None and outcome.total.number:
             _print_fate(outcome)
     return Exit.OK
 

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from runner.cli.exit_codes import Exit
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import note_model, print_json
-from runner.cli.reports import write_report
+from runner.cli.reports import note_retention, write_report
 from runner.cli.shard_totals import ShardTotals
 from runner.errors import InvalidInput
 from runner.queries.audit import ChangeGroup
@@ -118,6 +118,7 @@ async def incident(
     if (json, output is not None, html is not None).count(True) > 1:
         raise InvalidInput(why="choose --json, --output or --html")
     settings, zone = connection.settings(), local_zone()
+    note_retention(since, settings)
     async with open_database(settings) as database:
         report = await database.read(read_incident, since, until if end else None)
     note_model(report)

@@ -59,7 +59,7 @@ class ChangeOptions:
     Args:
         dry_run: Only show the tasks that would change.
         sql: Only print equivalent SQL for psql or sqlite3.
-        yes: The number of changes that the preview shows.
+        yes: The number of changes that the preview shows, without --limit.
         limit: Change only this many tasks, newest first: 1 for a trial.
         reason: The reason; recorded with the change.
         json: Print one JSON document.
@@ -182,7 +182,7 @@ async def change_targets(
     if change.verb == "retry_now" and not change.canary and isinstance(targets, Filter):
         await _suggest_canary(database, targets)
     if options.dry_run:
-        print_preview(await _previewed(database, change, targets), json=options.json)
+        print_preview(await _previewed(database, change, targets), json=options.json, limit=options.limit)
         return Exit.OK
     if options.sql:
         await _print_script(database, change.function, targets, options)
@@ -269,7 +269,7 @@ async def _confirmed(
     """The filter bounded to the previewed tasks, and their number; None if the count stopped at its cap."""
     yes = options.yes
     if yes is None:
-        print_preview(preview, json=False)
+        print_preview(preview, json=False, limit=options.limit)
     require_reason(demand_for(eligible_count(preview), settings), options.reason)
     if yes is None:
         yes = ask(eligible_count(preview), demand_for(eligible_count(preview), settings))

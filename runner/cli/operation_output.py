@@ -105,8 +105,12 @@ def preview_document(preview: Preview) -> PreviewDocument:
     return PreviewDocument(formatting.verb(preview.verb), preview.total, preview.eligible, *numbers, preview.samples)
 
 
-def print_preview(preview: Preview, *, json: bool) -> None:
-    """Print a preview."""
+def print_preview(preview: Preview, *, json: bool, limit: int | None = None) -> None:
+    """Print a preview.
+
+    Args:
+        limit: the number of tasks that the operation changes at most; None without a limit.
+    """
     if json:
         print_json(preview_document(preview))
         return
@@ -115,7 +119,7 @@ def print_preview(preview: Preview, *, json: bool) -> None:
         return
     match = "task matches" if str(preview.total) == "1" else "tasks match"
     title = f"{formatting.verb(preview.verb)}: {preview.total} {match}, {eligible_count(preview)} would change"
-    print_line(title, style="bold")
+    print_line(title if limit is None else f"{title}, of which --limit takes the newest {limit:,}", style="bold")
     _print_groups(preview.groups, preview.skipped, preview.last)
     if preview.samples:
         print_line("examples:")

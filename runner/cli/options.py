@@ -1,5 +1,6 @@
 """Options of commands: the database, task options, tasks as ids or as a filter, confirmation, and waiting."""
 
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -175,6 +176,10 @@ RunnerId: TypeAlias = TaskId
 """The id of a runner."""
 
 
+_NUMERIC = re.compile(r"[+-]?[\d.,;_]*\d[\d.,;_]*")
+"""A word that was probably meant as an id, or as several."""
+
+
 def read_targets(words: Sequence[str]) -> list[int] | Filter:
     """Parse task ids or a filter.
 
@@ -188,6 +193,9 @@ def read_targets(words: Sequence[str]) -> list[int] | Filter:
     ids = [word for word in words if word.isdecimal()]
     if ids and len(ids) == len(words):
         return [_id(word) for word in dict.fromkeys(ids)]
+    if wrong := next((word for word in words if _NUMERIC.fullmatch(word) and not word.isdecimal()), None):
+        why = f"{wrong[:30]} is not a task id: separate ids by spaces, or search for error~{wrong[:30]}"
+        raise InvalidInput(why=why)
     if ids:
         raise InvalidInput(why=f"{ids[0]} is mixed with filter terms: write id:{ids[0]}, or give ids only")
     task_filter = read_filter(words)

@@ -1,11 +1,12 @@
 """`runner reports`: the results of a period."""
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from runner.cli.exit_codes import Exit
+from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
 from runner.cli.output import note_model, print_json, print_line, print_table, print_text
 from runner.cli.shard_totals import ShardTotals
@@ -23,6 +24,8 @@ from runner.queries.summary import (
     total_of,
 )
 from runner.queries.summary import summary as read_summary
+from runner.settings import Settings
+from runner.text import formatting
 from runner.text.new_file import write_new
 from runner.text.operator import local_zone, now
 from runner.text.times import format_moment, parse_period
@@ -66,6 +69,7 @@ async def reports(
     begin, last = parse_period(since, until, now(), local_zone())
     end = last if until else None  # the time of the database
     settings = connection.settings()
+    note_retention(begin, settings)
     async with open_database(settings) as database:
         if html is not None:
             text = as_page(await database.read(read_report, begin, end), settings.called, local_zone())
@@ -80,6 +84,14 @@ async def reports(
     else:
         _print(report)
     return Exit.OK
+
+
+def note_retention(since: datetime, settings: Settings) -> None:
+    """Note, for a period that begins before the oldest statistics, where its figures begin."""
+    kept = settings.retention_statistics
+    if kept is not None and since < (first := now() - kept) - timedelta(minutes=1):
+        begin = format_moment(first, local_zone())
+        print_stderr(f"statistics are kept for {formatting.age(kept)} (retention_statistics): figures begin at {begin}")
 
 
 def write_report(name: str, text: str) -> None:

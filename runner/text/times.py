@@ -89,9 +89,11 @@ def parse_period(begin: str, end: str, now: datetime, zone: tzinfo) -> tuple[dat
     if until <= since and re.fullmatch(_TIME, end.strip()):
         until = parse_moment(end, since, zone)
     if since > now:
-        raise InvalidInput(why=f"the period cannot begin in the future, at {format_moment(since, zone)}")
+        raise InvalidInput(why=f"{_excerpt(begin)!r} begins the period in the future, at {format_moment(since, zone)}")
     if until <= since or until > now + AHEAD:
-        raise InvalidInput(why=f"the end must be after the begin ({format_moment(since, zone)}) and not in the future")
+        name = _excerpt(end or "now")
+        why = f"the end {name!r} must be after the begin ({format_moment(since, zone)}) and not in the future"
+        raise InvalidInput(why=why)
     return since, until
 
 

@@ -227,3 +227,7 @@ def test_a_change_group_is_undone_with_the_confirmed_count(cli: Call, store: Sto
 def test_ambiguous_undo_arguments_are_rejected(cli: Call, store: Store, words: tuple[str, ...]) -> None:
     later(store)
     assert cli("undo", *words).code == Exit.BAD_INPUT
+
+
+def test_an_unknown_change_group_has_no_tasks(cli: Call) -> None:
+    assert "task" not in cli("audit", "--group", "zz").out

@@ -423,6 +423,17 @@ def test_an_invalid_period_is_rejected(cli: Call, wrong: tuple[str, ...]) -> Non
     assert cli("reports", *wrong).code == Exit.BAD_INPUT
 
 
+@on_sqlite
+@pytest.mark.parametrize("command", [("reports", "--since"), ("incident", "--from")])
+def test_a_period_before_the_oldest_statistics_is_noted(
+    cli: Call, monkeypatch: pytest.MonkeyPatch, command: tuple[str, str]
+) -> None:
+    assert cli(*command, "7d").err == cli(*command, "30d").err == ""
+    assert "statistics are kept for 30d (retention_statistics): figures begin at 2" in cli(*command, "90d").err
+    monkeypatch.setenv("TASKTUI_RETENTION_STATISTICS", "never")
+    assert cli(*command, "90d").err == ""
+
+
 def test_capacity_names_the_bound_of_each_queue(cli: Call, store: Store) -> None:
     assert "No tasks are due" in cli("capacity").out
     store.submit(NewTask("a.b", queue="mail"), NewTask("a.b", queue="mail"))

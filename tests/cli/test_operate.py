@@ -136,6 +136,21 @@ def test_a_filter_that_matches_no_task_is_success(
     assert store.tasks() == before
 
 
+@on_sqlite
+@pytest.mark.parametrize("word", ["1.5", "12,13", "-3", "1_0"])
+def test_a_number_that_is_no_task_id_is_not_searched_for(cli: Call, word: str) -> None:
+    result = cli("retry", "4", word) if word[0] != "-" else cli("retry", "--", word)
+    assert (result.code, result.out) == (Exit.BAD_INPUT, "")
+    assert f"{word} is not a task id: separate ids by spaces" in result.err
+
+
+@on_sqlite
+def test_a_preview_names_the_limit(cli: Call, store: Store) -> None:
+    later(store, 3)
+    first, *_ = cli("terminate", "state:scheduled", "--limit", 2, "--dry-run").out.splitlines()
+    assert first == "terminate: 3 tasks match, 3 would change, of which --limit takes the newest 2"
+
+
 @pytest.mark.representatives(2)
 @on_sqlite
 @pytest.mark.parametrize("verb", CHANGES)

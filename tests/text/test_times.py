@@ -208,11 +208,11 @@ def test_the_end_of_a_period_may_be_in_a_minute_but_is_a_time_after_the_begin() 
 @pytest.mark.parametrize(
     ("begin", "end", "why"),
     [
-        ("30m", "1h", "the end must be after the begin (2026-11-20 12:32:40 UTC (+00:00))"),
-        ("13:00", "12:00", "the end must be after the begin"),
+        ("30m", "1h", "the end '1h' must be after the begin (2026-11-20 12:32:40 UTC (+00:00))"),
+        ("13:00", "12:00", "the end '12:00' must be after the begin"),
         ("1h", "tomorrow", "not in the future"),
-        ("3000-01-01", "", "the period cannot begin in the future, at 3000-01-01 00:00:00 UTC"),
-        ("tomorrow", "", "the period cannot begin in the future"),
+        ("3000-01-01", "", "'3000-01-01' begins the period in the future, at 3000-01-01 00:00:00 UTC"),
+        ("tomorrow", "", "'tomorrow' begins the period in the future"),
     ],
 )
 def test_a_period_ends_after_its_begin_and_is_in_the_past(begin: str, end: str, why: str) -> None:
