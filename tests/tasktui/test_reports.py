@@ -315,7 +315,7 @@ async def test_a_report_of_an_incident_is_written_to_a_file(
     monkeypatch.chdir(tmp_path)
     async with watch(writable=False) as operator:
         await operator.command("incident 1h 2h")
-        await operator.sees_notice("the end must be after the begin")
+        await operator.sees_notice("the end '2h' must be after the begin")
         await operator.command("incident 2h 1h")
         await operator.sees_notice("Wrote ")
     (file,) = tmp_path.glob("incident-*.md")
