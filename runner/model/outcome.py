@@ -26,12 +26,14 @@ class Failure:
         message: text of the exception.
         traceback: formatted traceback, or "".
         rule: the rule that decided its effect, such as "dead, by on_error of the handler"; "" for the default.
+        is_plain: True if the runner wrote the message, without any text of the handler or of its rules.
     """
 
     type: str
     message: str
     traceback: str = ""
     rule: str = ""
+    is_plain: bool = False
 
     @property
     def reason(self) -> str:

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import UTC
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import sqlalchemy as sa
@@ -31,6 +31,7 @@ from runner.handlers.parameters import read_signature
 from runner.handlers.registry import REGISTRY
 from runner.handlers.schedules import SCHEDULES
 from runner.model.codec_key import key_id, new_key
+from runner.model.outcome import ErrorWord
 from runner.model.sealed import read_sealed
 from runner.queries.task.detail import task_detail
 from runner.queries.task.opened_detail import opened_detail
@@ -104,6 +105,56 @@ async def test_no_table_has_a_value_of_an_encrypted_task(harness: Harness, codec
     assert await handle.wait() == {"charged": SECRET}
     assert len(await harness.attempts(handle)) == 1
     assert SECRET not in await everything(harness.database)
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("decides", [True, False])
+@pytest.mark.parametrize("case", ["timeout", "chunk", "none"])
+async def test_the_texts_of_a_rule_for_a_timeout_or_none_are_encrypted(
+    harness: Harness, case: str, decides: bool
+) -> None:
+    def rule(result: Exception | None) -> Dead:
+        raise Dead(f"no bank for {SECRET}") if decides else LookupError(f"no bank for {SECRET}")
+
+    if case == "none":
+
+        @handler("pay", codec="fernet", on_none=rule, max_attempts=1)
+        async def pay(card: str) -> str:
+            return cast("str", None)
+
+        handle: int = await pay.submit_async(card=SECRET)
+    elif case == "timeout":
+
+        @handler("pay", codec="fernet", on_error=rule, timeout="10ms", max_attempts=1)
+        async def slow(card: str) -> None:
+            await asyncio.Event().wait()
+
+        handle = await slow.submit_async(card=SECRET)
+    else:
+
+        @handler("pay", codec="fernet", on_error=rule, timeout="10ms", max_attempts=1, chunk=5, chunk_wait="1ms")
+        async def several(chunk: Chunk[Payment]) -> None:
+            await asyncio.Event().wait()
+
+        handle = await several.submit_async(Payment(SECRET))
+    await work(harness)
+    (attempt,) = await harness.attempts(handle)
+    assert attempt.error_type == ("NoResult" if case == "none" else "Timeout")
+    assert read_sealed(attempt.message) is not None
+    assert SECRET not in await everything(harness.database)
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize("rule", ["retry", "dead"])
+async def test_the_message_of_a_timeout_without_a_text_of_a_rule_is_plain(harness: Harness, rule: ErrorWord) -> None:
+    @handler("pay", codec="fernet", on_error=rule, timeout="10ms", max_attempts=1)
+    async def pay(card: str) -> None:
+        await asyncio.Event().wait()
+
+    handle = await pay.submit_async(card=SECRET)
+    await work(harness)
+    (attempt,) = await harness.attempts(handle)
+    assert attempt.message == "the task took longer than 10ms"
 
 
 @pytest.mark.usefixtures("client")

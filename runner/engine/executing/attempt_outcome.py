@@ -68,6 +68,9 @@ CALLERS = ("runner.engine.executing.executor", "runner.handlers.functions")
 """The modules that call handlers. Frames of middleware precede theirs."""
 
 
+OWN_CLASSES = "runner.engine."
+"""The beginning of the names of the classes of errors without text of a handler; others may repeat a parent's error."""
+
 DONE = Done()
 """The outcome of most attempts: a success without a result."""
 
@@ -280,7 +283,7 @@ def timed_out(running: Running, limit: float | None, rules: OutcomeRules) -> Out
     if running.waits_for:
         return Release(f"timed out while waiting for a transaction: {running.waits_for}")
     message = f"the task took longer than {format_duration(timedelta(seconds=limit or 0))}"
-    return _by_rule(running, TimeoutError(message), Failure("Timeout", message), rules)
+    return _by_rule(running, TimeoutError(message), Failure("Timeout", message, is_plain=True), rules)
 
 
 def interrupted(running: Running, most: int | None) -> Interrupted | Release:
@@ -344,7 +347,7 @@ def result_outcome(running: Running, result: Any, limits: AttemptLimits) -> Outc
         if running.is_chunk or running.done_in_tx or not handler.result_type.excludes_none:
             return DONE
         message = f"None where a result of type {handler.result_type.name} is declared"
-        return _by_rule(running, None, Failure("NoResult", message), limits.rules)
+        return _by_rule(running, None, Failure("NoResult", message, is_plain=True), limits.rules)
     if isinstance(result, HANDLER_OUTCOMES):
         return replace(result)  # it has a traceback if the handler has raised and caught it
     if inspect.iscoroutine(result) or isinstance(result, Unawaited):
@@ -380,7 +383,7 @@ def _by_rule(running: Running, result: Exception | None, failure: Failure, rules
     own = handler.on_none if result is None else handler.on_error
     decision = rules.decide(own, handler.name, result, partial(running.make_context, running))
     if decision.fault:
-        failure = replace(failure, message=f"{failure.message}; {decision.fault}")
+        failure = replace(failure, message=f"{failure.message}; {decision.fault}", is_plain=False)
     outcome = decision.outcome
     if not isinstance(outcome, (Retry, Dead)):
         return outcome
@@ -390,7 +393,7 @@ def _by_rule(running: Running, result: Exception | None, failure: Failure, rules
 def _with_reason(failure: Failure, why: str) -> Failure:
     """Combine the reason from on_error with the message of the exception."""
     text = f" ({failure.message})" if failure.message else ""
-    return replace(failure, message=f"{why}{text}") if why else failure
+    return replace(failure, message=f"{why}{text}", is_plain=False) if why else failure
 
 
 def failure_of(error: BaseException) -> Failure:
@@ -398,7 +401,7 @@ def failure_of(error: BaseException) -> Failure:
     name, message = _describe(error)
     if limit := reached_limit(error):
         message = f"{message} ({limit})".strip()
-    return Failure(name, message, _traceback(error))
+    return Failure(name, message, _traceback(error), is_plain=name.startswith(OWN_CLASSES))
 
 
 def _describe(error: BaseException) -> tuple[str, str]:

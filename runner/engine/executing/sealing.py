@@ -37,12 +37,6 @@ PLAIN = (
     "runner rekey, or set codec_plain = accept while producers change over"
 )
 
-OWN = ("Timeout", "NoResult")
-"""The types of failures whose messages the runner writes, beside those of its own classes."""
-
-OWN_CLASSES = "runner.engine."
-"""The beginning of the names of these classes. Other errors of this package may repeat the text of a parent's error."""
-
 
 class Sealing:
     """Encrypts and decrypts the values of the attempts of a runner."""
@@ -140,7 +134,7 @@ def seal_outcome(vault: Vault, outcome: Outcome) -> Outcome:
 
 
 def _seal_failure(vault: Vault, failure: Failure) -> Failure:
-    if failure.type in OWN or failure.type.startswith(OWN_CLASSES):
+    if failure.is_plain:
         return failure
     message = seal_text(vault, failure.message, MESSAGE_LIMIT)
     return replace(failure, message=message, traceback=seal_text(vault, failure.traceback, TRACEBACK_LIMIT))
