@@ -113,7 +113,7 @@ async def test_no_table_has_a_value_of_an_encrypted_task(harness: Harness, codec
 async def test_the_texts_of_a_rule_for_a_timeout_or_none_are_encrypted(
     harness: Harness, case: str, decides: bool
 ) -> None:
-    def rule(result: Exception | None) -> Dead:
+    def rule(result: Any) -> Dead:
         raise Dead(f"no bank for {SECRET}") if decides else LookupError(f"no bank for {SECRET}")
 
     if case == "none":
