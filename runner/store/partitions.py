@@ -18,7 +18,7 @@ from runner.errors import DatabaseRefused
 from runner.model.task import State
 from runner.policy.partitions import FEW, Fate, Range, RangeState, beyond, fate, next_range
 from runner.policy.retention import Retention
-from runner.store.dependencies.parents import is_awaited
+from runner.store.dependencies.parents import is_awaited, is_unresolved
 
 BOUNDS = re.compile(r"FOR VALUES FROM \('(-?\d+)'\) TO \('(-?\d+)'\)")
 
@@ -303,7 +303,8 @@ class InUse:
 async def drop(tx: Transaction, part: Range, cutoff: Cutoff) -> Dropped | InUse | None:
     """Drop a range of the history if all but a few of its rows are old.
 
-    These few, and parents of open dependencies, move to the default partition.
+    These few, parents of open dependencies, and children whose callers have not read their ends move to the default
+    partition.
 
     Returns:
         The dropped range, or the reason if all tries failed. None if another runner drops ranges, if the range is gone,
@@ -342,7 +343,7 @@ async def _count(tx: Transaction, part: Range) -> int:
 
 
 async def _drop(tx: Transaction, part: Range, cutoff: Cutoff) -> int:
-    """Drop the range and return the number of rows that were kept: young ones, and parents of open dependencies."""
+    """Drop the range and return the number of rows that were kept: young ones, and those that others wait for."""
     history = tx.tables.history
     whole, table = (full_name(history, name) for name in (SUCCEEDED, range_name(part.first)))
     await tx.execute(sa.text(f"ALTER TABLE {whole} DETACH PARTITION {table}"))
@@ -359,9 +360,9 @@ async def _drop(tx: Transaction, part: Range, cutoff: Cutoff) -> int:
 
 
 async def _awaited(tx: Transaction, apart: Any, part: Range) -> list[int]:
-    """The tasks of a range with open dependencies, found by these: the range may have millions of rows."""
+    """The tasks of a range that others wait for, found by the dependencies: the range may have millions of rows."""
     dependency = tx.tables.dependency.c
-    by_id = (is_open(dependency), dependency.parent_id >= part.first, dependency.parent_id < part.end)
+    by_id = (is_unresolved(tx.tables, dependency), dependency.parent_id >= part.first, dependency.parent_id < part.end)
     same_key = (apart.c.key == dependency.parent_key) & (apart.c.handler == dependency.parent_handler)
     named = sa.select(apart.c.id).where(is_open(dependency), dependency.parent_key.is_not(None), same_key)
     return sorted({row[0] for row in await tx.rows(sa.union_all(sa.select(dependency.parent_id).where(*by_id), named))})
@@ -370,7 +371,7 @@ async def _awaited(tx: Transaction, apart: Any, part: Range) -> list[int]:
 async def strip(tx: Transaction, part: Range, cutoff: Cutoff, limit: int = 1_000) -> Range | None:
     """Delete attempts, audit entries, dependencies and notes of the old tasks of a range, in small steps.
 
-    Rows of other tasks with ids in the range stay: these are dead, live, not old yet, or parents of open dependencies.
+    Rows of other tasks with ids in the range stay: these are dead, live, not old yet, or others wait for them.
 
     Args:
         part: the range to drop, or the rest from the last call.

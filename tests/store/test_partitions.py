@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.schema.partitions import WIDTH, full_name
 from runner.db.transaction import Transaction, clock
+from runner.db.types import db_now
 from runner.errors import DatabaseRefused
 from runner.model.outcome import Dead
 from runner.model.task import DependsOn, Scope, State
@@ -270,6 +271,21 @@ async def test_a_dropped_range_leaves_the_parents_of_open_dependencies(
     assert await count(database, database.tables.attempt) == 1
     await sweep(database)
     assert (await stored(database, child)).state == State.WAITING
+
+
+@pytest.mark.parametrize("reads", ["later", "before"])
+async def test_a_dropped_range_leaves_a_child_until_its_caller_has_read_its_end(database: Database, reads: str) -> None:
+    await use_up(database)
+    await fill(database, 1, 3, days_ago(8))
+    await add_attempt(database, 3)
+    caller, tables = await add_live(database), database.tables
+    call = {"task_id": caller, "name": "invoice", "kind": "call", "number": 1, "attempt": 1, "fence": 1}
+    await change(database, sa.insert(tables.step).values(**call, done_at=db_now() if reads == "before" else None))
+    child = {"task_id": caller, "parent_id": 3, "step": "invoice", "satisfied_at": db_now()}
+    await change(database, sa.insert(tables.dependency).values(**child, parent_state=State.SUCCEEDED.value))
+    assert (await enforced(database)).ranges == [FIRST]
+    assert [id for id in (1, 2, 3) if await past(database, id)] == ([3] if reads == "later" else [])
+    assert await count(database, tables.attempt) == (reads == "later")
 
 
 KEPT_LONGER = Retention(WEEK.states, {State.SUCCEEDED: {"audit": 30 * DAY, "laws": None}})

@@ -82,13 +82,20 @@ def is_unread(tables: Tables, dependency: Any) -> sa.ColumnElement[bool]:
     return sa.select(step.name).where(pending).offset(NO_JOIN).exists()
 
 
+def is_unresolved(tables: Tables, dependency: Any) -> sa.ColumnElement[bool]:
+    """The condition that a dependency is open, or is a call that has not stored the end of its child yet."""
+    unresolved: sa.ColumnElement[bool] = is_open(dependency) | (
+        dependency.step.is_not(None) & is_unread(tables, dependency)
+    )
+    return unresolved
+
+
 def is_awaited(tables: Tables, past: Any) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
     """The conditions that a dependency on a finished task is open or unread: by its id, or by its handler and key."""
     by_id, by_key = tables.dependency.alias("by_id").c, tables.dependency.alias("by_key").c
     same_key = (by_key.parent_key == past.key) & (by_key.parent_handler == past.handler)
     # A join would read all open dependencies for each chunk of finished tasks.
-    unread = by_id.step.is_not(None) & is_unread(tables, by_id)
-    own = sa.select(by_id.id).where(by_id.parent_id == past.id, is_open(by_id) | unread).offset(NO_JOIN)
+    own = sa.select(by_id.id).where(by_id.parent_id == past.id, is_unresolved(tables, by_id)).offset(NO_JOIN)
     named = sa.select(by_key.id).where(same_key, is_open(by_key)).offset(NO_JOIN)
     return own.exists(), named.exists()
 
