@@ -295,7 +295,8 @@ class Context:
             The result of the function as stored: as the type of its return annotation, or as plain JSON without one.
 
         Raises:
-            InvalidStep: the name is used twice, or the result is not JSON or too large.
+            InvalidStep: the name is used twice, the result is not JSON or too large, or the call is inside of a step or
+                of a transaction.
             StepsChanged: an earlier attempt had other steps. The task is dead then.
             FencedOut: the runner no longer holds the task.
             DatabaseUnavailable: the database cannot be reached. If the error leaves the handler, the attempt does not
@@ -399,7 +400,8 @@ class Context:
             state: anything that JSON can hold, at most `checkpoint_limit` bytes.
 
         Raises:
-            InvalidCheckpoint: the state is not JSON or too large; the last checkpoint stays.
+            InvalidCheckpoint: the state is not JSON or too large, or the call is inside of a transaction; the last
+                checkpoint stays.
             FencedOut: the runner no longer holds the task.
             DatabaseUnavailable: the database cannot be reached. If the error leaves the handler, the attempt does not
                 count.

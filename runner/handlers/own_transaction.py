@@ -1,11 +1,21 @@
 """OwnTransaction: a transaction of a handler that commits with the record of its work."""
 
+from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.ext.asyncio import AsyncConnection
+
+
+INSIDE_OF: ContextVar[tuple[int, int] | None] = ContextVar("transaction", default=None)
+"""Task id and fence of the attempt in whose transaction this code runs; None outside. The asyncio tasks of other
+attempts may inherit it."""
+
+INSIDE = "it is inside of a transaction: call it before that block"
+"""Why a step or a checkpoint is refused: on SQLite it would wait for the locks of the transaction around it, and on
+PostgreSQL it would stay after a rollback."""
 
 
 class OwnTransaction(Protocol):

@@ -10,9 +10,19 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner import Context, Dead
-from runner.errors import AlreadyDone, FencedOut, NoTransaction, TransactionEnded, TransactionOpen
+from runner.errors import (
+    AlreadyDone,
+    FencedOut,
+    InvalidCheckpoint,
+    InvalidStep,
+    NoTransaction,
+    TransactionEnded,
+    TransactionOpen,
+)
+from runner.model.task import NewTask
 from runner.store.registration import register
 from tests.cli.conftest import PROGRAM
 from tests.conftest import on_sqlite
@@ -188,6 +198,102 @@ async def test_a_second_transaction_beside_the_first_is_refused(
                 (own if again == "the same" else ctx.transaction()).__enter__()
 
     harness.handler("pay", max_attempts=1)(on_loop if kind == "async" else in_thread)
+    task = await harness.submit("pay")
+    await harness.work()
+    assert await harness.state(task) == "succeeded"
+    assert await payments() == 1
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def _asleep(ctx: Context) -> None:
+    await ctx.sleep("1s")
+
+
+async def _signalled(ctx: Context) -> None:
+    await ctx.wait_for("go")
+
+
+def _plain_step(ctx: Context) -> None:
+    ctx.step("note", int)
+
+
+def _plain_call(ctx: Context) -> None:
+    ctx.call("child", NewTask("child")).result()
+
+
+INSIDE: list[Any] = [
+    pytest.param(lambda ctx: ctx.step("note", _nothing), InvalidStep, id="step"),
+    pytest.param(lambda ctx: asyncio.gather(ctx.step("note", _nothing)), InvalidStep, id="gather"),
+    pytest.param(lambda ctx: ctx.call("child", NewTask("child")), InvalidStep, id="call"),
+    pytest.param(_asleep, InvalidStep, id="sleep"),
+    pytest.param(_signalled, InvalidStep, id="wait"),
+    pytest.param(lambda ctx: ctx.checkpoint({"line": 1}), InvalidCheckpoint, id="checkpoint"),
+    pytest.param(_plain_step, InvalidStep, id="plain step"),
+    pytest.param(_plain_call, InvalidStep, id="plain call"),
+    pytest.param(lambda ctx: ctx.checkpoint({"line": 1}), InvalidCheckpoint, id="plain checkpoint"),
+]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize(("use", "error"), INSIDE)
+async def test_a_step_or_a_checkpoint_that_would_wait_for_the_transaction_around_it_is_refused(
+    harness: Harness, payments: Payments, request: pytest.FixtureRequest, use: Any, error: type[Exception]
+) -> None:
+    async def on_loop(ctx: Context) -> None:
+        async with ctx.transaction() as tx:
+            await tx.execute(PAY, {"task": ctx.id})
+            with pytest.raises(error, match=r"it is inside of a transaction: call it before that block"):
+                await use(ctx)
+
+    def in_thread(ctx: Context) -> None:
+        with ctx.transaction() as tx:
+            tx.execute(PAY, {"task": ctx.id})
+            with pytest.raises(error, match=r"it is inside of a transaction: call it before that block"):
+                use(ctx)
+
+    is_plain = "plain" in request.node.callspec.id
+    harness.handler("pay", max_attempts=1)(in_thread if is_plain else on_loop)
+    task = await harness.submit("pay")
+    await harness.work()
+    assert await harness.state(task) == "succeeded"
+    assert await payments() == 1
+
+
+async def test_a_checkpoint_inside_of_a_step_with_a_transaction_is_refused(
+    harness: Harness, payments: Payments
+) -> None:
+    @harness.handler("pay", max_attempts=1)
+    async def pay(ctx: Context) -> None:
+        async def take(tx: AsyncConnection) -> None:
+            await tx.execute(PAY, {"task": ctx.id})
+            with pytest.raises(InvalidCheckpoint, match="it is inside of a transaction"):
+                await ctx.checkpoint({"line": 1})
+
+        await ctx.step("take", take, transaction=True)
+        await ctx.checkpoint({"line": 2})
+
+    task = await harness.submit("pay")
+    await harness.work()
+    assert await harness.state(task) == "succeeded"
+    assert await payments() == 1
+
+
+async def test_a_step_beside_the_transaction_of_another_step_is_stored_after_it(
+    harness: Harness, payments: Payments
+) -> None:
+    @harness.handler("pay", max_attempts=1)
+    async def pay(ctx: Context) -> None:
+        begun = asyncio.Event()
+
+        async def take(tx: AsyncConnection) -> None:
+            await tx.execute(PAY, {"task": ctx.id})
+            begun.set()
+
+        await asyncio.gather(ctx.step("take", take, transaction=True), ctx.step("after", begun.wait))
+
     task = await harness.submit("pay")
     await harness.work()
     assert await harness.state(task) == "succeeded"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from runner.client.results import value_of
 from runner.engine.executing.attempt_outcome import failure_of, json_text
 from runner.errors import InvalidRetryPlan, InvalidStep, StepsChanged, StoreError, TaskCancelled, TaskFailed
+from runner.handlers.own_transaction import INSIDE, INSIDE_OF
 from runner.handlers.signature import Returned
 from runner.handlers.steps import Ended, StepCall, StepStore, Suspension, TaskCall, Unawaited
 from runner.model.duration import LONGEST_SECONDS, format_duration, parse_duration
@@ -241,7 +242,7 @@ class DurableSteps:
         """Check a call, and give it its position.
 
         Raises:
-            InvalidStep: its name is not valid or used before, or it is inside of another step.
+            InvalidStep: its name is not valid or used before, or it is inside of another step or a transaction.
         """
         if self._ended:
             self._raise_suspension(self._pauses[0])
@@ -249,6 +250,8 @@ class DurableSteps:
             self._refuse(str(name)[:LONGEST_NAME], f"a name has 1 to {LONGEST_NAME} printable characters")
         if outer := _IN_STEP.get():
             self._refuse(name, f"it is inside of step {outer!r}: call it from the handler, after or before that step")
+        if INSIDE_OF.get() == (self._task.id, self._task.fence):
+            self._refuse(name, INSIDE)
         if name in self._used:
             self._refuse(name, 'the name is used twice: names are unique in a task; loops use f"row-{i}"')
         self._used.add(name)

@@ -36,6 +36,7 @@ from runner.errors import (
     TransactionUnavailable,
 )
 from runner.handlers.keyring import Keyring
+from runner.handlers.own_transaction import INSIDE_OF
 from runner.model.headers import read_headers
 from runner.model.outcome import Done
 from runner.queries.task.results import TaskResult, endings
@@ -249,6 +250,7 @@ class HandlerTransaction:
         """Refuse a second transaction in parallel to the first: on SQLite each would wait for the other."""
         self._require_first(self._running)
         self._running.in_tx = True
+        INSIDE_OF.set((self._running.task.id, self._running.task.fence))
         try:
             yield
         except TransactionUnavailable as error:
@@ -256,6 +258,7 @@ class HandlerTransaction:
             raise
         finally:
             self._running.in_tx = False
+            INSIDE_OF.set(None)
 
     @contextmanager
     def _forbid_commit(self, connection: Connection | None) -> Iterator[None]:

@@ -18,8 +18,17 @@ from runner.engine.executing.outages import note_outage
 from runner.engine.executing.sealing import call_codec, seal_text
 from runner.engine.slots import Running
 from runner.engine.stuck_rows import StuckRows
-from runner.errors import CodecFailed, DatabaseUnavailable, FencedOut, KeyMissing, RowLocked, StoreError
+from runner.errors import (
+    CodecFailed,
+    DatabaseUnavailable,
+    FencedOut,
+    InvalidCheckpoint,
+    KeyMissing,
+    RowLocked,
+    StoreError,
+)
 from runner.handlers.context import require_progress
+from runner.handlers.own_transaction import INSIDE, INSIDE_OF
 from runner.model.stuck_row import RowFault
 from runner.settings import Settings
 from runner.store.notes import (
@@ -81,6 +90,9 @@ class AttemptNotes:
 
     async def save(self, state: Any) -> None:
         """Store a checkpoint."""
+        task = self.running.task
+        if INSIDE_OF.get() == (task.id, task.fence):
+            raise InvalidCheckpoint(id=task.id, type=type(state).__qualname__, why=INSIDE)
         text = self._text(state)
         kept, self.unsaved, self.running.unanswered = self.unsaved, None, True
         try:
