@@ -28,7 +28,7 @@ from textual.worker import WorkerFailed
 from runner.errors import InvalidInput, RunnerError
 from runner.filter import saved as views
 from runner.filter.fields import Operator
-from runner.filter.parse import Filter, Term
+from runner.filter.parse import Filter, Term, parse_filter
 from runner.filter.sort import Sort
 from runner.text.sanitize import count_noun, crash_text
 from tasktui.commands.run import run_command, write_incident
@@ -325,13 +325,19 @@ class Console(KeyBuffer):
             self.screen.actions.run(_write_incident(self.screen, times))
 
     def open_tasks(self, filter_text: str | None = None, sort: Sort | None = None) -> None:
-        """Open the task list.
+        """Open the task list. An invalid filter is refused, and the screen stays.
 
         Args:
-            filter_text: the filter; None keeps the present one.
+            filter_text: the filter, which may name saved ones; None keeps the present one.
             sort: the order; None keeps the present one.
         """
-        tasks = self.databases.opened.tasks
+        tasks, session = self.databases.opened.tasks, self.session
+        try:
+            filter_text = None if filter_text is None else views.expand_text(filter_text, session.views)
+            parse_filter(filter_text or "", session.now(), session.zone)
+        except InvalidInput as error:
+            self.ahead.refuse(str(error))
+            return
         changes = self.databases.shown == LIST and filter_text not in (None, tasks.filter_text)
         tasks.before = (tasks.filter_text, tasks.sort) if changes else None
         tasks.filter_text = tasks.filter_text if filter_text is None else filter_text

@@ -9,6 +9,7 @@ from textual import events
 from textual.widgets import Input
 
 from runner.db.database import Database
+from runner.filter import saved
 from runner.filter.sort import NEWEST
 from runner.model.outcome import Failure, Retry
 from runner.model.task import Shown, State
@@ -217,6 +218,25 @@ async def test_an_invalid_filter_is_explained(database: Database, watch: Watch) 
         await operator.type("stat:dead")
         await operator.press("enter")
         await operator.sees_notice("unknown field 'stat', did you mean 'state'")
+
+
+@ON_ONE_DATABASE
+async def test_a_command_with_an_invalid_filter_is_refused_and_the_screen_stays(
+    database: Database, watch: Watch
+) -> None:
+    await add_live(database, key="this-one")
+    async with watch("tasks", filter_text="state:ready") as operator:
+        await operator.sees("this-one")
+        await operator.press("1")
+        await operator.sees("QUEUES")
+        saved.save(operator.console.session.views, "old", "queu:mail")
+        for command in ("tasks stat:dead", "views show old", "tasks @gone"):
+            operator.console.notices.clear()
+            await operator.command(command)
+            await operator.until(lambda: "unknown" in operator.notices)
+            await operator.sees("QUEUES")
+        assert "unknown view 'gone'" in operator.notices
+        assert operator.console.databases.opened.tasks.filter_text == "state:ready"
 
 
 @pytest.mark.slow
