@@ -52,6 +52,7 @@ class Preview:
         newest: the highest matching id; None if no task matches.
         last: the number of eligible tasks with one attempt left.
         states: the number of eligible tasks by state, largest first.
+        reasons: why each matching task would not change, None for those that would, by id.
     """
 
     verb: str
@@ -63,6 +64,7 @@ class Preview:
     newest: int | None = None
     last: int = 0
     states: Mapping[Shown, int] = field(default_factory=dict)
+    reasons: Mapping[int, str | None] = field(default_factory=dict)
 
 
 async def preview(
@@ -102,6 +104,7 @@ async def preview(
         newest=ids[0] if ids else None,
         last=sum(reasons[outline.id] is None and is_last(verb, outline) for outline in outlines),
         states=dict(Counter(one.shown for one in outlines if reasons[one.id] is None).most_common()),
+        reasons=reasons,
     )
 
 

@@ -9,7 +9,7 @@ from runner.errors import RunnerError
 from runner.operations.results import Result
 from tasktui.actions import perform
 from tasktui.actions.action import Confirmation, Targets
-from tasktui.actions.plan import ActionPlan
+from tasktui.actions.plan import ActionPlan, PlanChanges
 from tasktui.render.render import line
 from tasktui.session.cache import NO_ANSWER_AFTER
 from tasktui.session.session import Job, Session
@@ -57,13 +57,15 @@ async def in_databases(
     return results, errors
 
 
-async def changes_since(session: Session, whole: ActionPlan) -> str:
-    """Describe how the tasks of a plan have changed since it was made, in each shard; empty if they have not."""
+async def changes_since(session: Session, whole: ActionPlan) -> PlanChanges:
+    """Describe how the tasks of a plan have changed since it was made, in each shard."""
     parts = {name: Targets() for name in whole.shards}
     changes, errors = await in_databases(
         session, parts, lambda each, _targets: perform.changes_since(each, whole.shards[each.name])
     )
-    return "; ".join(f"{name}: {text}" for name, text in {**changes, **errors}.items() if text)
+    texts = {**{name: part.text for name, part in changes.items()}, **errors}
+    risks = {f"{name} {risk}": number for name, part in changes.items() for risk, number in part.risks.items()}
+    return PlanChanges("; ".join(f"{name}: {text}" for name, text in texts.items() if text), risks)
 
 
 async def carry_out(session: Session, whole: ActionPlan, confirmation: Confirmation, work: Job) -> Result:

@@ -12,13 +12,13 @@ from runner.filter.parse import Filter
 from runner.model.duration import parse_duration
 from runner.operations.audit_log import reveal
 from runner.operations.breaker import BreakerResult, close_by_hand, open_by_hand
-from runner.operations.bulk import BulkOptions, to_all, to_each
+from runner.operations.bulk import BulkOptions, Operation, to_all, to_each
 from runner.operations.canary import canary as apply_canary
 from runner.operations.limit import parse_edit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.pause import pause as apply_pause
 from runner.operations.preview import preview as apply_preview
-from runner.operations.results import Result, with_change_group
+from runner.operations.results import Result, Skipped, Target, with_change_group
 from runner.operations.resume import resume as apply_resume
 from runner.operations.runner_command import send_command
 from runner.operations.sql_export import breaker_script, command_script, limit_script, pause_script, script, undo_script
@@ -35,7 +35,15 @@ from runner.queries.registries import pauses as read_pauses
 from runner.text.formatting import age
 from runner.text.times import format_moment, parse_moment
 from tasktui.actions.action import Action, Confirmation
-from tasktui.actions.plan import NO_VALUES, ActionPlan, changed_matches, changed_targets, plan_for_filter
+from tasktui.actions.plan import (
+    LATER,
+    NO_VALUES,
+    ActionPlan,
+    PlanChanges,
+    changed_matches,
+    changed_targets,
+    plan_for_filter,
+)
 from tasktui.render.render import line
 from tasktui.session.session import Job, Session
 
@@ -110,13 +118,17 @@ def _with(obstacles: Obstacles, planned: ActionPlan) -> ActionPlan:
     return replace(planned, obstacles=(*planned.obstacles, *texts))
 
 
-async def changes_since(session: Session, plan: ActionPlan) -> str:
-    """Describe how the tasks of a plan have changed since it was made; empty if they have not."""
-    if plan.task_filter is not None:
-        return changed_matches(
-            plan, await session.read(apply_preview, plan.task_filter, plan.action.verb, values=plan.values)
-        )
-    return changed_targets(plan, await session.read(_skipped_now, plan))
+async def changes_since(session: Session, plan: ActionPlan) -> PlanChanges:
+    """Describe how the tasks of a plan have changed since it was made."""
+
+    async def later(_tx: Transaction, ids: Sequence[int]) -> Mapping[int, str]:
+        return {id: LATER for id in ids if plan.reasons.get(id, LATER) is not None}
+
+    if plan.task_filter is None:
+        return changed_targets(plan, await session.read(_skipped_now, plan))
+    verb, objections = plan.action.verb, later if plan.reasons else None
+    preview = await session.read(apply_preview, plan.task_filter, verb, values=plan.values, objections=objections)
+    return changed_matches(plan, preview)
 
 
 async def _skipped_now(tx: Transaction, plan: ActionPlan) -> Result:
@@ -136,7 +148,7 @@ async def carry_out(session: Session, plan: ActionPlan, confirmation: Confirmati
         by = by._replace(change_group=confirmation.change_group)
     elif not single:
         by = with_change_group(by)
-    change = plan.action.operation(by, confirmation.answer)
+    change = _as_previewed(plan, plan.action.operation(by, confirmation.answer))
     limit = plan.most(confirmation)
     options = BulkOptions(CHUNK, limit=limit, on_progress=work.update, stop=lambda: work.stopping)
     if plan.task_filter is not None and confirmation.canary:
@@ -149,6 +161,17 @@ async def carry_out(session: Session, plan: ActionPlan, confirmation: Confirmati
     if plan.task_filter is not None:
         return await to_all(session, change, plan.task_filter, options)
     return await to_each(session, change, plan.targets, options)
+
+
+def _as_previewed(plan: ActionPlan, change: Operation) -> Operation:
+    """The operation on the tasks that its preview changes: those that match or apply only since then stay."""
+
+    async def apply(tx: Transaction, targets: Sequence[Target]) -> Result:
+        result = await change(tx, [each for each in targets if plan.reasons.get(each.id, LATER) is None])
+        result.skipped += [Skipped(each.id, why) for each in targets if (why := plan.reasons.get(each.id))]
+        return result
+
+    return apply if plan.reasons else change
 
 
 async def _undoable(session: Session, change_group: str) -> str:

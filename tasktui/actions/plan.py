@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from runner.filter.parse import Filter
 from runner.model.task import Shown
@@ -26,6 +26,9 @@ SAMPLES = 5
 
 NO_VALUES: Mapping[str, object] = MappingProxyType({})
 
+LATER = "it matches only since the preview"
+"""The reason why a task that the preview did not count stays as it is."""
+
 MOST_GROUPS = 6
 """Maximum number of states and queues to list, so that the dialog fits a small screen."""
 
@@ -45,6 +48,8 @@ class ActionPlan:
         states: number of eligible tasks by state.
         obstacles: sentences about the obstacles that the tasks meet after the change.
         values: the validated values of an edit.
+        reasons: why each task that matches `task_filter` stays as it is, None for those to change, by id; empty if
+            counting stopped at the cap.
         shards: the plan of each shard, by its name; this one then is their sum, and its ids have their shard.
     """
 
@@ -59,6 +64,7 @@ class ActionPlan:
     states: Mapping[Shown, int] = field(default_factory=dict)
     obstacles: tuple[str, ...] = ()
     values: Mapping[str, object] = field(default_factory=dict)
+    reasons: Mapping[int, str | None] = field(default_factory=dict)
     shards: "Mapping[str, ActionPlan]" = field(default_factory=dict)
 
     @property
@@ -108,52 +114,56 @@ def plan_for_filter(
         last=preview.last,
         states=preview.states,
         values=values,
+        reasons={} if preview.total.more else preview.reasons,
     )
 
 
-def changed_targets(plan: ActionPlan, result: Result) -> str:
-    """Describe how many tasks of a plan have changed since.
+class PlanChanges(NamedTuple):
+    """The changes of the tasks of a plan since it was made.
+
+    Args:
+        text: a clause; empty if there is nothing to ask about.
+        risks: the number of tasks with each risk among those that will change.
+    """
+
+    text: str = ""
+    risks: Mapping[str, int] = MappingProxyType({})
+
+
+def changed_targets(plan: ActionPlan, result: Result) -> PlanChanges:
+    """Describe how many tasks of a plan have changed since, which stay as they are.
 
     Args:
         plan: the plan, which lists its tasks.
         result: the tasks that the action would skip now.
-
-    Returns:
-        A clause; empty if none has changed.
     """
     reasons = result.reasons()
     if len(plan.targets) == 1 or not reasons:
-        return "".join(reasons)
+        return PlanChanges("".join(reasons))
     states = Counter(f"{conflict.state}" for conflict in result.conflicts)
     now = [f"{number:,} now {word}" for word, number in states.most_common()]
     now += [f"{len(result.skipped):,} skipped"] if result.skipped else []
-    return f"{len(reasons):,} of {len(plan.targets):,} tasks have changed and stay as they are: {', '.join(now)}"
+    number = f"{len(reasons):,} of {len(plan.targets):,}"
+    return PlanChanges(f"{number} tasks have changed and stay as they are: {', '.join(now)}")
 
 
-def changed_matches(plan: ActionPlan, preview: "Preview") -> str:
-    """Describe how many more tasks an action would change now than its plan showed, or with more risk.
+def changed_matches(plan: ActionPlan, preview: "Preview") -> PlanChanges:
+    """Describe how many more tasks match now, which stay as they are, and the greater risk of those of a plan.
 
     Args:
-        preview: the preview of the same action now.
-
-    Returns:
-        A clause; empty if neither the number of tasks, nor that of running or of last attempts among them, has grown.
+        preview: the preview of the same action now, which skips the tasks that the plan does not change.
     """
-    count, names = Count(preview.eligible, preview.total.more), {**plan.states, **preview.states}
-    pairs = {str(shown): (plan.states.get(shown, 0), preview.states.get(shown, 0)) for shown in names}
-    pairs["with one attempt left"] = plan.last, preview.last
-    has_grown = count.number > plan.eligible.number or (count.more and not plan.eligible.more)
-    if not has_grown and all(pairs.get(name, (0, 0))[0] >= pairs.get(name, (0, 0))[1] for name in RISKS):
-        return ""
-    changed = [f"{name} {before:,} -> {after:,}" for name, (before, after) in pairs.items() if before != after]
-    differences = ", ".join(changed)
-    if plan.eligible.more or count.number <= plan.eligible.number:
-        return f"{count.of('task')} will change: {differences}"
-    return f"{count.of('task')} match now; {plan.eligible} of them will change: {differences}"
-
-
-RISKS = (Shown.RUNNING, "with one attempt left")
-"""The parts of a plan whose growth is a risk."""
+    risks = {
+        "running": (plan.states.get(Shown.RUNNING, 0), preview.states.get(Shown.RUNNING, 0)),
+        "with one attempt left": (plan.last, preview.last),
+    }
+    clauses = []
+    if later := preview.skipped.get(LATER, 0):
+        stay = "task matches now and stays as it is" if later == 1 else "tasks match now and stay as they are"
+        clauses.append(f"{Count(later, preview.total.more)} more {stay}")
+    if grown := [f"{name} {before:,} -> {now:,}" for name, (before, now) in risks.items() if now > before]:
+        clauses.append(f"of the {plan.eligible} that will change: {', '.join(grown)}")
+    return PlanChanges("; ".join(clauses), {name: now for name, (_, now) in risks.items()})
 
 
 LABEL = 10

@@ -9,6 +9,7 @@ from textual.content import Content
 from runner.operations.results import Result
 from tasktui.actions.action import ALL, Action, Confirmation, Targets
 from tasktui.actions.as_command import ConsentSql
+from tasktui.actions.plan import PlanChanges
 from tasktui.messages import Notice, Tone
 from tasktui.render.rows import Part, Row
 from tasktui.session.session import Job, Session
@@ -86,7 +87,7 @@ class Question:
         total: number of tasks to spread and to limit; None if counting stopped at the cap.
         reason: initial text of the reason.
         meaning: returns the meaning of the typed answer and its role, `dead` if it is refused; None for none.
-        recheck: describes how its rows have changed since, empty if they have not; None if it has no rows.
+        recheck: describes how its rows have changed since; None if it has no rows.
         wider: the same question about more tasks, as a second choice.
     """
 
@@ -107,7 +108,7 @@ class Question:
     total: int | None = None
     reason: str = ""
     meaning: Callable[[str], Part] | None = None
-    recheck: Callable[[], Coroutine[Any, Any, str]] | None = None
+    recheck: Callable[[], Coroutine[Any, Any, PlanChanges]] | None = None
     wider: "Question | None" = None
 
 

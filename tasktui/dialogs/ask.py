@@ -20,6 +20,7 @@ from runner.text import formatting
 from runner.text.sanitize import count_noun
 from tasktui.actions.action import ALL, CANARY, Confirmation, parse_limit
 from tasktui.actions.as_command import copy
+from tasktui.actions.plan import PlanChanges
 from tasktui.actions.question import Question
 from tasktui.dialogs.modal import ModalDialog
 from tasktui.messages import Notice
@@ -81,10 +82,10 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
 
         Args:
             values: the texts of the inputs that the operator confirmed.
-            changes: how the rows have changed since; empty if they have not.
+            changes: how the rows have changed since.
         """
 
-        def __init__(self, values: Mapping[str, str], changes: str) -> None:
+        def __init__(self, values: Mapping[str, str], changes: PlanChanges) -> None:
             self.values = values
             self.changes = changes
             super().__init__()
@@ -105,7 +106,7 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
         self._now = now
         self._safety = "Production" if production else "Confirm"
         self._fresh_at = time.monotonic()
-        self._known_changes = ""
+        self._known: Mapping[str, int] | None = None
 
     def compose(self) -> ComposeResult:
         """Build the description and the inputs."""
@@ -364,7 +365,7 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
             self._reject("Comparing with the database; escape cancels", "muted")
             self.run_worker(self._compare(values, self._question.recheck()), group="compare", exclusive=True)
 
-    async def _compare(self, values: Mapping[str, str], recheck: Coroutine[Any, Any, str]) -> None:
+    async def _compare(self, values: Mapping[str, str], recheck: Coroutine[Any, Any, PlanChanges]) -> None:
         try:
             self.post_message(self.Compared(values, await recheck))
         except RunnerError as error:
@@ -377,17 +378,19 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
 
     @on(Compared)
     def _show_changes(self, message: Compared) -> None:
-        """Close if the rows are as the dialog shows or reported them, and the answers as confirmed; else ask again."""
+        """Close if the rows have no risk that the operator has not seen, and the answers are as confirmed; else ask."""
         message.stop()
-        if message.changes in ("", self._known_changes) and message.values == self._values():
+        (text, risks), known = message.changes, self._known
+        is_known = known is not None and all(number <= known.get(risk, 0) for risk, number in risks.items())
+        if (is_known or not text) and message.values == self._values():
             self.dismiss(self._confirmation(message.values))
             return
-        self._fresh_at, self._known_changes = time.monotonic(), message.changes
-        text = "Nothing was changed yet: an answer has changed since. Enter again confirms the answers, escape cancels"
-        if message.changes:
-            text = f"Nothing was changed yet. Since this dialog opened: {line(message.changes, LONGEST)}."
-            text = f"{text} Enter again continues, escape cancels"
-        self._reject(text, "bold retrying")
+        self._fresh_at, self._known = time.monotonic(), risks if text else known
+        why = "Nothing was changed yet: an answer has changed since. Enter again confirms the answers, escape cancels"
+        if text:
+            why = f"Nothing was changed yet. Since this dialog opened: {line(text, LONGEST)}."
+            why = f"{why} Enter again continues, escape cancels"
+        self._reject(why, "bold retrying")
 
     def _reject(self, why: str, style: str = "bold dead") -> None:
         objection = self.query_one("#objection", Static)

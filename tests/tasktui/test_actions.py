@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import sqlalchemy as sa
 from textual.events import Key
 
 from runner.db.database import Database
-from runner.filter.parse import Filter, parse_filter
+from runner.filter.parse import parse_filter
 from runner.model.task import DependsOn, NewTask, State
 from runner.operations.audit_log import reveal
 from runner.operations.delay import delay
@@ -27,7 +26,6 @@ from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate
 from runner.policy.breaker import Breaker
 from runner.queries.audit import AuditRecord, audit
-from runner.queries.counting import Count
 from runner.queries.registries import pauses
 from runner.store.breaker import declare_breakers
 from runner.store.submit import submit
@@ -40,6 +38,7 @@ from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.dialogs.form import EditScreen
 from tasktui.shell.heading import Heading
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, history_row, stored
+from tests.store.table import change
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
 
 ANA = Actor("ana", "web-9")
@@ -778,27 +777,29 @@ async def test_a_confirmation_of_several_tasks_counts_those_that_have_changed(
         await operator.sees_notice("2 changed, 1 conflict")
 
 
-async def test_a_confirmation_of_a_filter_asks_again_if_its_number_or_its_risk_has_grown(
+async def test_a_confirmation_of_a_filter_asks_again_if_more_tasks_match_or_the_risk_of_its_own_has_grown(
     database: Database, watch: Watch
 ) -> None:
     runner = await add_runner(database, 1e6)
+    later = await add_live(database, queue="other", run_at=ahead(60))
     ids = [await add_live(database, run_at=ahead(60)) for _ in range(3)]
+    task = database.tables.task
     async with watch("tasks", filter_text="queue:default") as operator:
-        await operator.until(lambda: len(operator.screen.pages.listing.ids) == 3)
         session = operator.console.session
         action = ACTIONS["terminate"]
-        dialog = await perform.preview(session, action, parse_filter("queue:default", session.now(), UTC))
-        assert await perform.changes_since(session, dialog) == ""
+        plan = await perform.preview(session, action, parse_filter("queue:default", session.now(), UTC))
+        assert (await perform.changes_since(session, plan)).text == ""
         await database.write(terminate, [Target(ids[0], None)], ANA)
-        assert await perform.changes_since(session, dialog) == ""  # fewer are no risk
-        fewer = await perform.preview(session, action, dialog.task_filter or Filter())
-        async with database.writing() as tx:
-            task = tx.tables.task
-            values = {"state": State.RUNNING, "runner_id": runner, "claimed_at": ahead(0)}
-            await tx.execute(sa.update(task).where(task.c.id == ids[1]).values(values))
-        assert await perform.changes_since(session, fewer) == "2 tasks will change: scheduled 2 -> 1, running 0 -> 1"
-        smaller = replace(fewer, eligible=Count(1))
-        assert (await perform.changes_since(session, smaller)).startswith("2 tasks match now; 1 of them will change: ")
+        assert (await perform.changes_since(session, plan)).text == ""  # fewer are no risk
+        running = {"state": State.RUNNING, "runner_id": runner, "claimed_at": ahead(0)}
+        await change(database, sa.update(task).where(task.c.id == ids[1]).values(running))
+        text, risks = await perform.changes_since(session, plan)
+        assert text == "of the 3 that will change: running 0 -> 1"
+        await change(database, sa.update(task).where(task.c.id == later).values(queue="default", **running))
+        assert await perform.changes_since(session, plan) == (
+            "1 more task matches now and stays as it is; of the 3 that will change: running 0 -> 1",
+            risks,
+        )
 
 
 @pytest.mark.slow

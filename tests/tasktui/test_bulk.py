@@ -19,11 +19,18 @@ from runner.store.breaker import declare_breakers
 from tasktui.actions import perform
 from tasktui.actions.actions import ACTIONS
 from tasktui.data import task_pages
+from tasktui.dialogs import ask
 from tests.operations.test_canary import dead, ending
-from tests.store.rows import add_attempt, add_live, add_past, ahead, stored
+from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, stored
 from tests.store.table import change
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WAIT_SECONDS, WIDE, Operator, Watch
 from tests.tasktui.test_actions import audited, confirm
+
+
+@pytest.fixture
+def stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare the rows of every confirmation, however long it was open."""
+    monkeypatch.setattr(ask, "FRESH", 0)
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +53,12 @@ async def states(database: Database) -> dict[str, int]:
             count = sa.select(table.c.state, sa.func.count()).group_by(table.c.state)
             state_by_id |= {row[0]: row[1] for row in await tx.rows(count)}
     return state_by_id
+
+
+async def fail_older(database: Database, id: int) -> None:
+    """Let a task die of the error of the others that was submitted before them."""
+    await add_past(database, id, State.DEAD)
+    await add_attempt(database, id, ended_at=ahead(-1))
 
 
 async def mark_all(operator: Operator) -> None:
@@ -297,6 +310,59 @@ async def test_a_canary_is_the_default_for_a_cause_that_failed_in_the_last_ten_m
         await operator.press("escape", "T")
         await operator.sees("Terminate")
         assert "ctrl+t" not in operator.text
+
+
+@ON_ONE_DATABASE
+async def test_the_second_enter_changes_the_tasks_of_the_preview_while_their_group_grows(
+    database: Database, watch: Watch, stale: None
+) -> None:
+    await dead(database, 3)
+    async with watch("failures") as operator:
+        await operator.sees("ValueError")
+        await operator.press("R")
+        await operator.sees("Retry 3 tasks that failed", "✓ in stages")
+        await operator.press("ctrl+t")
+        await fail_older(database, 50)
+        await confirm(operator)
+        await operator.sees("Since this dialog opened: 1 more task matches now and stays as it is.", "Enter again")
+        await fail_older(database, 60)
+        await operator.press("enter")
+        await operator.sees_notice("Retry: 3 changed")
+    assert await states(database) == {State.WAITING: 3, State.DEAD: 2}
+    assert {entry.task_id for entry in await audited(database)} == {101, 102, 103}
+
+
+@ON_ONE_DATABASE
+async def test_a_confirmation_asks_a_third_time_only_if_the_risk_has_grown_again(
+    database: Database, watch: Watch, stale: None
+) -> None:
+    runner, ids, task = await add_runner(database, 1e6), await many(database, 7), database.tables.task
+    running = {"state": State.RUNNING, "runner_id": runner, "claimed_at": ahead(0)}
+    async with watch("tasks") as operator:
+        await mark_all(operator)
+        await operator.press("T")
+        await operator.sees("Terminate 7 tasks?")
+        for number, id in enumerate(ids[:2], 1):
+            await change(database, sa.update(task).where(task.c.id == id).values(running))
+            await confirm(operator)
+            await operator.sees(f"of the 7 that will change: running 0 -> {number}.", "Enter again continues")
+        await operator.press("enter")
+        await operator.sees_notice("Terminate: 5 changed, 2 requested")
+
+
+@pytest.mark.slow
+@ON_ONE_DATABASE
+async def test_a_task_that_was_skipped_in_the_preview_stays_as_it_is(database: Database, watch: Watch) -> None:
+    ids = await many(database, 7, queue="mail")
+    await add_past(database, 99, queue="mail")
+    async with watch("tasks", filter_text="queue:mail") as operator:
+        await mark_all(operator)
+        await operator.press("R")
+        await operator.sees("Retry 7 tasks?", "1  it has succeeded")
+        await change(database, sa.update(database.tables.history).values(state=State.DEAD.value))
+        await confirm(operator)
+        await operator.sees_notice("Retry: 7 changed, 1 skipped")
+    assert {entry.task_id for entry in await audited(database)} == {*ids}
 
 
 @ON_ONE_DATABASE
