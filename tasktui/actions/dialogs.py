@@ -47,7 +47,7 @@ DIALOGS: Mapping[str, Ask] = {
     "schedules edit": schedule.ask_to_edit,
     "schedules delete": schedule.ask_to_delete,
     "alerts silence": alerts.ask_about_first,
-    "undo ENTRY": schedule.ask_to_undo,
+    "undo ENTRY": undo.ask_for_schedule,
     "undo": undo.ask,
     "undo --group": undo.ask_for_group,
 }

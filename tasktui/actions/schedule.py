@@ -1,4 +1,4 @@
-"""Running, pausing, editing, deleting a schedule, and undoing its last change: their confirmations."""
+"""Adding, running, pausing, editing and deleting a schedule: their confirmations."""
 
 import json
 from collections.abc import Callable, Coroutine, Mapping
@@ -16,7 +16,7 @@ from runner.text.redact import redact
 from runner.text.times import format_moment
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import edited_schedule_words, new_schedule_words, schedule_words
-from tasktui.actions.question import Dialog, Form, FormField, Question, result_notice
+from tasktui.actions.question import Dialog, Form, FormField, Question
 from tasktui.actions.queues import pause_meaning
 from tasktui.messages import Notice
 from tasktui.render.render import content, line
@@ -287,29 +287,6 @@ def ask_to_delete(action: Action, session: Session, targets: Targets) -> Dialog 
     return _question(action, row, about, partial(_delete, session, row))
 
 
-def ask_to_undo(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
-    """Ask to undo the last change of the selected schedule."""
-    row = targets.schedule()
-    return _ask_to_undo(action, session, row) if row is not None else None
-
-
-async def _ask_to_undo(action: Action, session: Session, row: "ScheduleRow") -> Dialog:
-    from runner.queries.audit import audit, undoable
-
-    entry = undoable(await session.read(audit, target=f"schedule {row.id}"))
-    if entry is None:
-        return Notice(f"Schedule {line(row.id)} has no change to undo", bad=True)
-    return Question(
-        action,
-        [],
-        1,
-        words=lambda confirmation: ["undo", entry.id, *schedule_words("", "", confirmation)[3:]],
-        change=partial(_undo, session, entry.id),
-        title="Undo?",
-        subject=f"{line(entry.verb)} of schedule {line(row.id)} by {line(entry.operator)}",
-    )
-
-
 def _task(row: "ScheduleRow") -> Content:
     return content(f"  handler {line(row.spec.handler)}, rule {line(row.spec.rule)}")
 
@@ -359,9 +336,3 @@ async def _delete(session: Session, row: "ScheduleRow", confirmation: Confirmati
 
     await session.write(delete_schedule, row.id, session.by(confirmation.reason), version=row.version)
     return Notice(f"Schedule {line(row.id)} deleted; runner undo brings it back")
-
-
-async def _undo(session: Session, entry: int, confirmation: Confirmation) -> Notice:
-    from runner.operations.undo.undo import undo
-
-    return result_notice("Undo", await session.write(undo, [entry], session.by(confirmation.reason)))

@@ -1,4 +1,4 @@
-"""Undoing one change or a change group: its confirmation.
+"""Undoing one change, the last one of a schedule, or a change group: its confirmation.
 
 A change that cannot be undone gets a notice with the reason instead of a dialog.
 """
@@ -43,6 +43,21 @@ def ask_for_group(action: Action, session: Session, targets: Targets) -> Corouti
     if operation is not None:
         return _ask_for_group(action, session, operation.entry)
     return _ask_for_task(action, session, task.id, _ask_for_group) if task is not None else None
+
+
+def ask_for_schedule(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
+    """Ask to undo the last change of the selected schedule."""
+    row = targets.schedule()
+    return _ask_for_schedule(action, session, row.id) if row is not None else None
+
+
+async def _ask_for_schedule(action: Action, session: Session, id: str) -> Dialog:
+    from runner.queries.audit import audit, undoable
+
+    entry = undoable(await session.read(audit, target=f"schedule {id}"))
+    if entry is None:
+        return Notice(f"Schedule {line(id)} has no change to undo", bad=True)
+    return await _ask_for_change(action, session, entry)
 
 
 async def _ask_for_task(

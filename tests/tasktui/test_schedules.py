@@ -214,6 +214,16 @@ async def test_the_values_of_a_schedule_are_edited_and_that_is_undone(
     assert [(entry.verb, entry.reason) for entry in entries[:2]] == [("edit", None), ("edit", "the night is quiet")]
 
 
+@ON_ONE_DATABASE
+async def test_the_undo_of_a_schedule_shows_the_values_that_return(database: Database, watch: Watch) -> None:
+    await add(database)
+    await database.write(edit_schedule, "carts.remind", {"rule": "every 2h"}, BY)
+    async with watch("schedules", NARROW) as operator:
+        await operator.sees("carts.remind")
+        await operator.press("Z")
+        await operator.sees("Undo edit of schedule carts.remind by", "rule", "every 1h, now every 2h")
+
+
 @pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_an_edit_over_another_edit_of_a_schedule_changes_nothing(database: Database, watch: Watch) -> None:
