@@ -63,6 +63,11 @@ async def history(database: Database) -> list[Any]:
         return list(await tx.rows(sa.select(table).order_by(table.c.tick, table.c.runner_id)))
 
 
+async def request(database: Database) -> None:
+    """Ask for a run of each schedule, as an operator does."""
+    await change(database, sa.update(database.tables.schedule).values(run_requested_at=db_now()))
+
+
 async def make_due(database: Database, seconds: float = 0, id: str = "nightly") -> None:
     """Let the next tick of a schedule be this long ago, as time does."""
     table = database.tables.schedule
@@ -266,6 +271,70 @@ async def test_a_pause_stops_ticks_and_ends_at_its_time(database: Database) -> N
     row = await schedule(database, "resting")
     assert (ticked.tasks, ticked.missed, row.paused_at) == ([], None, None)
     assert row.next_at > datetime.now(UTC)
+
+
+async def pause_until(database: Database, seconds: float) -> None:
+    """Let a pause that an operator has set end this many seconds from now, as time does."""
+    end = db_later(db_now(), seconds)
+    await change(database, sa.update(database.tables.schedule).values(paused_at=db_now(), paused_until=end))
+
+
+async def test_a_pause_ends_at_its_time_after_an_edit_of_the_rule(database: Database) -> None:
+    """An edit, a deploy and plain SQL leave the next tick open."""
+    await add(database, due=None)
+    await pause_until(database, 60)
+    assert not (await database.read(next_tick)).due
+    assert await tick_now(database) == []
+    await pause_until(database, -5)
+    assert (await database.read(next_tick)).due
+    await tick_now(database)
+    row = await schedule(database)
+    assert row.paused_at is None
+    assert row.next_at > datetime.now(UTC)
+
+
+async def test_a_pause_ends_at_its_time_after_a_requested_run_with_a_fixed_delay(
+    database: Database, runner: Runner
+) -> None:
+    await add(database, rule="after_end 1s")
+    await pause_until(database, 60)
+    await request(database)
+    await tasks_of(database)
+    await pause_until(database, -5)
+    assert not (await database.read(next_tick)).due
+    (task,) = await runner.claim()
+    await runner.end(task)
+    assert (await database.read(next_tick)).due
+    await tick_now(database)
+    assert (await schedule(database)).paused_at is None
+
+
+@pytest.mark.parametrize(
+    ("after", "misfire", "outcomes"),
+    [(HOUR, "once", ["submitted"]), (HOUR, "skip", ["missed"]), (0 * HOUR, "once", ["submitted"]), (-HOUR, "once", [])],
+)
+async def test_ticks_that_are_missed_after_the_end_of_a_pause_follow_the_misfire_policy(
+    database: Database, after: timedelta, misfire: str, outcomes: list[str]
+) -> None:
+    end = datetime.now(UTC).replace(microsecond=0) - 3 * HOUR
+    only_tick = end + after  # the second one is decades later
+    pause: dict[str, Any] = {"paused_at": end - 2 * HOUR, "paused_until": end, "next_at": end}
+    await add(database, rule=f"every {only_tick.timestamp():.0f}s", misfire=misfire, **pause)
+    await tick_now(database)
+    assert [(run.tick, run.outcome) for run in await history(database)] == [(only_tick, each) for each in outcomes]
+    assert (await schedule(database)).paused_at is None
+
+
+async def test_a_fixed_delay_that_ended_in_a_pause_is_not_missed(database: Database, runner: Runner) -> None:
+    await add(database, rule="after_end 1s", misfire="skip")
+    await tick_now(database)
+    (task,) = await runner.claim()
+    await runner.end(task)
+    await change(database, sa.update(database.tables.history).values(finished_at=db_later(db_now(), -3_600)))
+    await pause_until(database, -5)
+    (ticked,) = await tick_now(database)
+    assert len(ticked.tasks) == 1
+    assert ticked.missed is None
 
 
 async def test_a_requested_run_happens_even_during_a_pause_or_a_run(database: Database) -> None:

@@ -352,6 +352,13 @@ def schedule() -> list[sa.Column[Any] | sa.CheckConstraint]:
     ]
 
 
+def is_unplanned(schedule: Any) -> sa.ColumnElement[bool]:
+    """The condition that a runner has to compute the next tick, now or after a pause, in the form of its index."""
+    may_tick = schedule.paused_at.is_(None) | schedule.paused_until.is_not(None)
+    unplanned: sa.ColumnElement[bool] = schedule.next_at.is_(None) & may_tick & schedule.error.is_(None)
+    return unplanned
+
+
 def alert() -> list[sa.Column[Any] | sa.CheckConstraint]:
     """Alerts, firing or resolved, and their silences."""
     return [

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.schema import NO_BIN, Tables, partitions
+from runner.db.schema import NO_BIN, Tables, partitions, records
 from runner.db.schema.task import is_state, runs_with_order_key, state_literal, waits_with_tenant
 from runner.model.task import State
 
@@ -139,8 +139,7 @@ def _index_schedules(schedule: sa.Table, tick: sa.Table) -> None:
     row = schedule.c
     # A runner looks for due schedules once a second; these answer with one row each, however many there are.
     _index(schedule, "next", row.next_at, where=row.next_at.is_not(None))
-    idle = row.next_at.is_(None) & row.paused_at.is_(None) & row.error.is_(None)
-    _index(schedule, "unplanned", row.id, where=idle)
+    _index(schedule, "unplanned", row.id, where=records.is_unplanned(row))
     _index(schedule, "requested", row.run_requested_at, where=row.run_requested_at.is_not(None))
     _index(tick, "at", tick.c.at)
     _index(tick, "task", tick.c.task_id, where=tick.c.task_id.is_not(None))

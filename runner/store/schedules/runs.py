@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from runner.db.lock_limits import UPKEEP_LOCKS
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state
+from runner.db.schema.records import is_unplanned
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import NO_JOIN, db_now, next_version, seconds_until
@@ -65,7 +66,8 @@ def _unplanned(tables: Tables) -> list[sa.ColumnElement[bool]]:
     row, task = tables.schedule.c, tables.task
     # A look-up for each schedule; as a join it would read all tasks.
     unfinished = sa.select(task.c.id).where(task.c.id == row.last_task_id).offset(NO_JOIN).exists()
-    return [row.next_at.is_(None), row.paused_at.is_(None), row.error.is_(None), ~unfinished]
+    is_running = row.paused_at.is_(None) | (row.paused_until <= db_now())
+    return [is_unplanned(row), is_running, ~unfinished]
 
 
 async def due_schedules(

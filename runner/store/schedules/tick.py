@@ -178,21 +178,27 @@ def _due(plan: _Plan, rule: Rule, now: datetime, runs: LastRuns) -> list[datetim
         if row["paused_until"] is None or row["paused_until"] > now:
             plan.next_at = row["paused_until"]
             return []
-        plan.resumed = True  # the ticks during the pause do not count as missed
+        plan.resumed = True
         plan.next_at = None
     if plan.next_at is None:
-        if rule.delay is None:
-            plan.next_at = rule.next(now)
-            return []
-        if row["last_task_id"] in runs.live:
-            return []
-        end = runs.ends.get(row["last_task_id"])
-        plan.next_at = now if end is None else rule.next(end)
+        plan.next_at = _next(plan, rule, now, runs)
     if plan.next_at is None:
         return []
     decision = due_ticks(rule, parse_misfire(row["misfire"]), plan.next_at, now)
     plan.next_at, plan.missed = decision.next_at, decision.missed
     return decision.run
+
+
+def _next(plan: _Plan, rule: Rule, now: datetime, runs: LastRuns) -> datetime | None:
+    """The next tick of a schedule without one; after a pause the first one since its end, which may be missed."""
+    pause_end = plan.row["paused_until"] if plan.resumed else None
+    if rule.delay is None:
+        return rule.next(now if pause_end is None else pause_end - datetime.resolution)
+    last = plan.row["last_task_id"]
+    if last in runs.live:
+        return None
+    end = runs.ends.get(last)
+    return now if end is None else max(rule.next(end) or now, pause_end or end)
 
 
 def _plan_runs(plan: _Plan, ticks: Sequence[datetime], template: NewTask, *, unfinished: bool) -> None:

@@ -614,8 +614,8 @@ def _task_schedule(op: Operations) -> None:
         *_times("next_at", "run_requested_at", "paused_at", "paused_until"),
     )
     op.create_index("task_schedule", "next", "next_at", where="next_at IS NOT NULL")
-    idle = "next_at IS NULL AND paused_at IS NULL AND error IS NULL"
-    op.create_index("task_schedule", "unplanned", "id", where=idle)
+    unplanned = "next_at IS NULL AND (paused_at IS NULL OR paused_until IS NOT NULL) AND error IS NULL"
+    op.create_index("task_schedule", "unplanned", "id", where=unplanned)
     op.create_index("task_schedule", "requested", "run_requested_at", where="run_requested_at IS NOT NULL")
 
 
