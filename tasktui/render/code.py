@@ -90,7 +90,7 @@ def error_rows(
         reveal: show secrets.
         unfold: show the frames of libraries.
     """
-    title = formatting.brief(f"{error_type}: {message.splitlines()[0] if message else ''}")
+    title = formatting.brief(f"{error_type}: {message.splitlines()[0]}" if message else error_type)
     kind, colon, text = title.partition(":")
     rows: list[Row] = [[(kind, "bold dead"), (mask(f"{colon}{text}", reveal=reveal), "strong")]]
     if not trace:

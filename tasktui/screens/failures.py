@@ -184,8 +184,10 @@ class FailuresScreen(LiveScreen):
     def show(self, snapshot: Any) -> None:
         """Show the groups."""
         key = ORDERS[self._order]
-        ordered = sorted(snapshot.groups, key=lambda group: key(group, snapshot.changes.get(group.fingerprint)))
-        self._groups = {group.fingerprint: group for group in ordered}
+        named = {group.fingerprint: group for group in snapshot.groups}
+        changes = snapshot.changes
+        ordered = sorted(named, key=lambda name: (key(named[name], changes.get(name)), name))
+        self._groups = {name: named[name] for name in ordered}
         groups, width, height = self._groups, self.size.width, self.size.height
         count = sum(group.count.number for group in groups.values())
         table = self._table

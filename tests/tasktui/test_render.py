@@ -352,6 +352,10 @@ Traceback (most recent call last):
 GatewayTimeout: no answer"""
 
 
+def test_an_error_without_a_message_has_no_colon() -> None:
+    assert plain(error_rows("terminated while running", "", None, 60, reveal=False, unfold=False)).endswith("running")
+
+
 def test_the_frames_of_libraries_are_folded_and_the_failing_line_is_marked() -> None:
     rows = error_rows("shop.GatewayTimeout", "no answer", TRACE, 60, reveal=False, unfold=False)
     assert plain(rows).splitlines() == [

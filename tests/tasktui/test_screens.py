@@ -192,6 +192,15 @@ async def test_the_failure_groups_are_sorted_by_the_next_figure(database: Databa
         await operator.sees("by rise")
 
 
+@ON_ONE_DATABASE
+async def test_equal_failure_groups_keep_their_places(database: Database, watch: Watch) -> None:
+    for id, (name, seconds) in enumerate((("first", 9), ("second", 8)), 1):
+        times: dict[str, Any] = {"started_at": ahead(-seconds), "ended_at": ahead(-seconds)}
+        await add_attempt(database, id, 1, fingerprint=name, verb="retry", **times)
+    async with watch("failures") as operator:
+        await operator.until(lambda: operator.screen.query_one(Table).keys == ("first", "second"))
+
+
 async def test_the_rows_of_a_foreign_client_break_no_screen(database: Database, watch: Watch) -> None:
     id = await add_live(database, tags='["x", 3]', error="\ud7ff")
     async with database.writing() as tx:
