@@ -82,8 +82,8 @@ def test_no_instant_exceeds_a_limit_while_runners_are_killed(deployment: Deploym
         fleet.start_runner()
     for number in (10, 30):
         fleet.until(lambda: len(fleet.happened("end")) >= number)  # noqa: B023 - called at once
-        busy = {event.pid for event in fleet.happened("start")[-3:]}
-        fleet.kill(next(each for each in fleet.runners if each.pid in busy))
+        alive = {each.pid: each for each in fleet.runners}
+        fleet.kill(next(alive[event.pid] for event in reversed(fleet.happened("start")) if event.pid in alive))
     fleet.until(lambda: deployment.has_finished(*ids))
     check(fleet, 2)
     assert deployment.violations() == []

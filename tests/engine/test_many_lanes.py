@@ -6,6 +6,7 @@ import pytest
 
 from runner.engine.claiming import survey as surveying
 from runner.policy import lanes as policy
+from runner.policy.positions import LanePosition
 from runner.store.claim.plain import claim, claim_suspect
 from runner.store.claim.survey import survey
 from tests.engine.harness import Harness, at_work
@@ -72,18 +73,16 @@ async def test_a_claim_starts_after_the_tasks_of_the_full_claim_before(harness: 
 
     tasks = [await harness.submit("work", {"number": each}, queue=f"q{each % queues}") for each in range(24)]
     runner = harness.runner(concurrency=6, prefetch=0)
-    last: dict[str, int] = {}
+    last: dict[str, LanePosition] = {}
     starts: list[bool] = []
     write = runner.database.write
 
     async def watched(verb: Any, *arguments: Any) -> Any:
         if verb is claim:
-            starts.extend(
-                position.id >= last[lane.queue] for lane, position in arguments[1].items() if lane.queue in last
-            )
+            starts.extend(at >= last[lane.queue] for lane, at in arguments[1].items() if lane.queue in last)
         answer = await write(verb, *arguments)
         if verb is claim:
-            last.update({task.queue: task.id for task in answer} if len(answer) == arguments[3] else {})
+            last.update({task.queue: LanePosition(task.run_at, task.id) for task in answer} if len(answer) == arguments[3] else {})
         return answer
 
     runner.database.write = watched  # type: ignore[assignment, method-assign] # it watches the claims
