@@ -99,7 +99,7 @@ def _sum(plans: Mapping[str, ActionPlan]) -> ActionPlan:
         _added(own.states for own in each),
         tuple(dict.fromkeys(text for own in each for text in own.obstacles)),
         first.values,
-        plans,
+        shards=plans,
     )
 
 

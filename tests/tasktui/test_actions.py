@@ -820,7 +820,7 @@ async def test_a_confirmation_asks_again_if_an_answer_changes_while_it_compares(
     await add_live(database, run_at=ahead(60))
     compare, asked, compared = perform.changes_since, asyncio.Event(), asyncio.Event()
 
-    async def slowly(*args: Any) -> str:
+    async def slowly(*args: Any) -> Any:
         asked.set()
         await compared.wait()
         return await compare(*args)
