@@ -6,29 +6,34 @@ import sqlalchemy as sa
 
 from runner.db.schema import is_open, is_state, state_literal
 from runner.db.transaction import Transaction
-from runner.db.types import db_now, next_version
+from runner.db.types import NO_JOIN, db_now, next_version
 from runner.model.task import FINAL, MOVES, State
+from runner.store.dependencies.parents import is_gone
 
 
-async def block_again(tx: Transaction, ids: Sequence[int]) -> None:
-    """Block locked live tasks on their open dependencies."""
+async def block_again(tx: Transaction, ids: Sequence[int]) -> set[int]:
+    """Block locked live tasks that have open dependencies, and return their ids."""
     if not ids:
-        return
+        return set()
     task, dependency = tx.tables.task, tx.tables.dependency
-    open_count = (
-        sa.select(sa.func.count()).where(dependency.c.task_id == task.c.id, is_open(dependency.c)).scalar_subquery()
-    )
+    own_open = (dependency.c.task_id == task.c.id) & is_open(dependency.c)
     values = {
         "state": state_literal(MOVES["reblock"].target),
-        "blocked_by": sa.case((open_count > 1, open_count), else_=1),
+        "blocked_by": sa.select(sa.func.count()).where(own_open).scalar_subquery(),
         "parents": sa.null(),  # set again when no dependency is open
         "version": next_version(task.c.version),
     }
-    await tx.execute(sa.update(task).where(tx.dialect.one_of(task.c.id, ids)).values(values))
+    has_open = sa.select(dependency.c.id).where(own_open).offset(NO_JOIN).exists()
+    blocked = sa.update(task).where(tx.dialect.one_of(task.c.id, ids), has_open).values(values)
+    return {row.id for row in await tx.rows(blocked.returning(task.c.id))}
 
 
-async def reopen(tx: Transaction, ids: Sequence[int]) -> None:
-    """Reopen the dependencies that were closed only because their task ended."""
+async def reopen(tx: Transaction, ids: Sequence[int], *, gone: bool = True) -> None:
+    """Reopen the dependencies that were closed only because their task ended.
+
+    Args:
+        gone: reopen those on parents that no longer exist too.
+    """
     if not ids:
         return
     dependency = tx.tables.dependency
@@ -37,6 +42,8 @@ async def reopen(tx: Transaction, ids: Sequence[int]) -> None:
         dependency.c.parent_state == state_literal(State.SUCCEEDED), sa.false()
     ) | sa.func.coalesce(released_by_failure, sa.false())
     reopened = tx.dialect.one_of(dependency.c.task_id, ids) & dependency.c.satisfied_by.is_(None) & ~resolved
+    if not gone:
+        reopened &= ~is_gone(tx.tables, dependency)
     await tx.execute(sa.update(dependency).where(reopened).values(satisfied_at=None))
 
 
@@ -53,14 +60,12 @@ async def wait_again(tx: Transaction, ids: Sequence[int]) -> set[int]:
     own = [row.id for row in await tx.rows(members)] if ids else []
     if not own:
         return set()
-    await reopen(tx, own)
+    await reopen(tx, own, gone=False)
     still_open = tx.dialect.one_of(dependency.c.task_id, own) & is_open(dependency.c)
     # The parent has not finished again: its next end counts, even if it is the same as the last one.
     lives = sa.exists().where(parent.c.id == dependency.c.parent_id)
     await tx.execute(sa.update(dependency).where(still_open, lives).values(parent_state=None))
-    blocked = {row.task_id for row in await tx.rows(sa.select(dependency.c.task_id).where(still_open).distinct())}
-    await block_again(tx, sorted(blocked))
-    return blocked
+    return await block_again(tx, own)
 
 
 async def close(tx: Transaction, ids: Sequence[int]) -> None:

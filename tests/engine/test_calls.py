@@ -16,7 +16,9 @@ from runner.operations.retry import retry_now
 from runner.operations.rewind import forget_steps
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
+from runner.operations.undo.undo import undo
 from runner.policy.retention import Retention
+from runner.queries.audit import audit
 from runner.queries.task.detail import task_detail
 from runner.queries.why.why import why
 from runner.store.retention import prune
@@ -429,4 +431,24 @@ async def test_a_rewound_call_submits_another_child(harness: Harness) -> None:
         await harness.wait_for(task)
     (second,) = await children(harness, task)
     assert second.parent_id != first.parent_id
+    assert (await harness.row(task)).result == "3"
+
+
+async def test_an_undone_termination_after_a_rewind_runs_the_task_again(harness: Harness) -> None:
+    @harness.handler("later")
+    async def later() -> int:
+        return 3
+
+    @harness.handler("order", max_attempts=1)
+    async def order(ctx: Context) -> Any:
+        return await ctx.call("child", NewTask("later", delay=3600.0 if ctx.fence == 1 else 0.0))
+
+    task = await harness.submit("order")
+    async with harness.running():
+        await blocked(harness, task)
+        await operate(harness, terminate, task)
+        await operate(harness, forget_steps, task, "child")
+        _, termination = await harness.database.read(audit, limit=2)
+        assert (await harness.database.write(undo, [termination.id], ANA)).changed == [task]
+        await harness.wait_for(task)
     assert (await harness.row(task)).result == "3"

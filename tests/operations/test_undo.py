@@ -1,7 +1,7 @@
 """Undo of operations: values, terminations, unblocks, pauses and runner commands; one by one and as change groups."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -25,11 +25,13 @@ from runner.operations.runner_command import send_command
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.operations.undo.undo import preview_undo, undo, undo_all
+from runner.policy.retention import Retention
 from runner.queries.audit import AuditRecord, audit, undoable
 from runner.queries.registries import pauses
 from runner.queries.runners import runners
 from runner.store.dependencies.resolve import close_moot, find_strays
 from runner.store.heartbeat import acknowledge
+from runner.store.retention import prune
 from runner.store.settle import Settlement, settle
 from runner.store.submit import submit
 from tests.conftest import on_postgresql
@@ -74,6 +76,15 @@ async def refusal(database: Database, entry: int | None = None) -> str:
     answer = await taken_back(database, entry)
     assert answer.changed == []
     return answer.skipped[0].why
+
+
+async def succeed_and_prune(database: Database, id: int) -> None:
+    """Let a task succeed and be pruned after the sweep that closes the dependencies of ended tasks."""
+    await sweep(database)
+    claimed = await take(database, "work")
+    await database.write(settle, await holder_of(database, id), [Settlement(id, claimed.fence, Done())])
+    await database.write(prune, Retention({State.SUCCEEDED: timedelta(seconds=-1)}, {}))
+    assert await history_row(database, id) is None
 
 
 class TestValues:
@@ -218,6 +229,27 @@ class TestEnd:
         await sweep(database)
         assert (await stored(database, id)).state == State.WAITING
 
+    @pytest.mark.both_databases
+    async def test_a_termination_is_not_undone_after_the_pruning_of_a_parent(self, database: Database) -> None:
+        rules: tuple[OnFailure, ...] = ("wait", "cancel")
+        for rule in rules:
+            parent, other = await put(database), await put(database, run_at=datetime(2099, 1, 1, tzinfo=UTC))
+            id = await put_after(database, parent, other, on_failure=rule)
+            await database.write(terminate, [Target(id)], ANA)
+            await succeed_and_prune(database, parent)
+            assert f"its parent task {parent} has ended and was pruned" in await refusal(database)
+            assert (await history_row(database, id)).state == State.CANCELLED
+
+    @pytest.mark.both_databases
+    async def test_a_dependent_of_any_end_is_restored_after_the_pruning_of_its_parent(self, database: Database) -> None:
+        parent = await put(database)
+        id = await put_after(database, parent, on_failure="run")
+        await database.write(terminate, [Target(id)], ANA)
+        await succeed_and_prune(database, parent)
+        assert await taken_back(database) == Result([id])
+        await sweep(database)
+        assert (await stored(database, id)).state == State.WAITING
+
     async def test_a_termination_with_consequences_is_not_undone(self, database: Database) -> None:
         rules: tuple[OnFailure, ...] = ("cancel", "run")
         for rule in rules:
@@ -351,6 +383,15 @@ class TestLettingGo:
         await database.write(unblock, [Target(id)], ANA, number)
         assert await taken_back(database) == Result([id])
         assert (await stored(database, id)).blocked_by == 2
+
+    @pytest.mark.both_databases
+    async def test_a_task_is_not_blocked_again_on_a_parent_that_was_pruned(self, database: Database) -> None:
+        parent = await put(database)
+        id = await put_after(database, parent, run_at=datetime(2099, 1, 1, tzinfo=UTC))
+        await database.write(unblock, [Target(id)], ANA)
+        await succeed_and_prune(database, parent)
+        assert f"its parent task {parent} has ended and was pruned" in await refusal(database)
+        assert (await stored(database, id)).state == State.WAITING
 
     async def test_a_started_or_ended_task_is_not_blocked_again(self, database: Database) -> None:
         parent = await put(database, run_at=datetime(2099, 1, 1, tzinfo=UTC))

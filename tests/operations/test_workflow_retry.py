@@ -1,6 +1,7 @@
 """Retries and terminations of a workflow, or of a part of one, run its tasks in order."""
 
 import json
+from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -10,9 +11,12 @@ from runner.model.outcome import Dead
 from runner.model.task import BatchMember, DependsOn, NewTask, NewWorkflow, OnFailure, State
 from runner.operations.results import Actor, Result, Target
 from runner.operations.retry import retry_now
+from runner.operations.terminate import terminate
 from runner.operations.undo.undo import undo
+from runner.policy.retention import Retention
 from runner.queries.audit import audit
-from runner.store.submit import submit_with_result
+from runner.store.retention import prune
+from runner.store.submit import submit_many, submit_with_result
 from tests.store.dependencies import resolve_parents, sweep
 from tests.store.rows import history_row
 from tests.store.runners import Runner
@@ -111,3 +115,26 @@ async def test_a_retried_task_outside_of_workflows_runs_without_waiting(database
     await resolve_parents(database, ids[0])
     await retry(database, ids[1])
     assert await states(database, ids) == [State.DEAD, State.WAITING]
+
+
+@pytest.mark.parametrize("rule", ["wait", "cancel"])
+async def test_a_retried_task_waits_for_no_parent_that_was_pruned(
+    database: Database, runner: Runner, rule: OnFailure
+) -> None:
+    own = NewWorkflow("w")
+    parents = [NewTask("work", workflow=own, delay=float(delay)) for delay in (0, 3600)]
+    after = tuple(DependsOn(BatchMember(place), rule) for place in range(2))
+    first, second, child = await database.write(submit_many, [*parents, NewTask("work", workflow=own, after=after)])
+    await database.write(terminate, [Target(child)], ANA)
+    await sweep(database)
+    (task,) = await runner.claim()
+    await runner.end(task)
+    await database.write(prune, Retention({State.SUCCEEDED: timedelta(seconds=-1)}, {}))
+    await retry(database, child, second)
+    await sweep(database)
+    assert await states(database, [second, child]) == [State.WAITING, State.BLOCKED]
+    (task,) = await runner.claim()
+    await runner.end(task)
+    await sweep(database)
+    assert [task.id for task in await runner.claim()] == [child]
+    assert await history_row(database, first) is None

@@ -24,7 +24,16 @@ from runner.operations.undo.registries import (
     undo_schedule,
     undo_silence,
 )
-from runner.operations.undo.tasks import reblock, set_values, undo_requeue, undo_rewind, undo_signal, withdraw
+from runner.operations.undo.tasks import (
+    consequences,
+    pruned_parents,
+    reblock,
+    set_values,
+    undo_requeue,
+    undo_rewind,
+    undo_signal,
+    withdraw,
+)
 
 VALUES_CHANGED = "its values have changed since"
 PLAIN_SQL = "it was made with plain SQL, and undo restores only values that an edit can set"
@@ -86,6 +95,11 @@ def of_restore(change: UndoableChange, task: LockedTask) -> str | None:
 def of_dependent(dependent: int) -> str:
     """The conflict with a dependent that was cancelled or released because the task was terminated."""
     return f"its dependent task {dependent} was cancelled or released because it ended; retry both instead"
+
+
+def of_pruned(parent: int) -> str:
+    """The conflict with a parent that was pruned since, so that the task would wait for it without end."""
+    return f"its parent task {parent} has ended and was pruned since, so its end is unknown"
 
 
 def of_withdrawal(change: UndoableChange, task: LockedTask) -> str | None:
@@ -156,6 +170,8 @@ TERMINATE = UndoKind(
 )
 """A task that was terminated before it ran. `undo` restores such tasks itself, because it locks their unique keys."""
 
+UNBLOCK = UndoKind(applies=lambda change: change.verb == "unblock", conflict=of_unblock, undo_tasks=reblock)
+
 KINDS: tuple[UndoKind, ...] = (
     UndoKind(applies=is_of_schedule, undo_object=undo_schedule),
     # The termination of a running task, which has not taken effect.
@@ -174,7 +190,7 @@ KINDS: tuple[UndoKind, ...] = (
     UndoKind(applies=lambda change: change.verb == "rewind", conflict=of_rewind, undo_tasks=undo_rewind),
     UndoKind(applies=lambda change: change.verb == "signal", conflict=of_signal, undo_tasks=undo_signal),
     UndoKind(applies=lambda change: change.verb == SUBMIT, conflict=submit_conflict, undo_tasks=cancel_submit),
-    UndoKind(applies=lambda change: change.verb == "unblock", conflict=of_unblock, undo_tasks=reblock),
+    UNBLOCK,
     UndoKind(applies=lambda change: change.verb in ("pause", "resume"), undo_object=undo_pause),
     UndoKind(applies=lambda change: change.verb in ("silence", "unsilence"), undo_object=undo_silence),
     UndoKind(applies=lambda change: change.verb == "limit", undo_object=undo_limit),
@@ -195,12 +211,24 @@ def kind_of(change: UndoableChange) -> UndoKind | None:
     return next((kind for kind in KINDS if kind.applies(change)), None)
 
 
-def task_conflict(change: UndoableChange, task: LockedTask | None, dependents: Mapping[int, int]) -> str | None:
+async def obstacles(tx: Transaction, changes: Sequence[UndoableChange]) -> dict[int, str]:
+    """The parents and dependents that prevent the undo of terminations and unblocks: the reasons, by change."""
+    ends = [change for change in changes if kind_of(change) is TERMINATE]
+    blocked = [change for change in ends if change.before["state"] == State.BLOCKED]
+    unblocks = [change for change in changes if kind_of(change) is UNBLOCK]
+    parents, dependents = await pruned_parents(tx, [*blocked, *unblocks]), await consequences(tx, ends)
+    reasons = {id: of_pruned(parent) for id, parent in parents.items()}
+    return reasons | {
+        change.id: of_dependent(dependents[change.subject]) for change in ends if change.subject in dependents
+    }
+
+
+def task_conflict(change: UndoableChange, task: LockedTask | None, others: Mapping[int, str]) -> str | None:
     """The reason why a change of a task cannot be undone.
 
     Args:
         task: the current task; None if it no longer exists.
-        dependents: by terminated task, a dependent that was cancelled or released because of it.
+        others: the obstacles.
 
     Returns:
         The reason as a clause; None if the change can be undone.
@@ -210,10 +238,7 @@ def task_conflict(change: UndoableChange, task: LockedTask | None, dependents: M
     kind = kind_of(change)
     if kind is None or kind.conflict is None:
         return unsupported(change)
-    if task is None:
-        return MISSING
-    dependent = dependents.get(change.subject) if kind is TERMINATE else None
-    return kind.conflict(change, task) or (None if dependent is None else of_dependent(dependent))
+    return MISSING if task is None else kind.conflict(change, task) or others.get(change.id)
 
 
 def object_conflict(change: UndoableChange) -> str | None:

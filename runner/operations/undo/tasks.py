@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.dialects import same_id
-from runner.db.schema import is_state, state_literal
+from runner.db.schema import GONE, is_state, state_literal
 from runner.db.transaction import Transaction
 from runner.db.types import Instant, next_version
 from runner.model.task import MOVES, State
@@ -20,6 +20,7 @@ from runner.operations.signal import withdraw_signal
 from runner.operations.targets import LockedTask, change, reschedule
 from runner.operations.undo.entries import UndoableChange, edited_columns, former_values
 from runner.operations.unique_keys import Locked, assign_keys
+from runner.store.dependencies.parents import is_gone
 from runner.store.history import UNASSIGNED, FinishedTask, finish, refuse_reused, require_all, shared
 from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
 
@@ -28,7 +29,7 @@ NO_DEPENDENCIES = "its dependencies no longer exist"
 
 async def reblock(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
     """Reopen the dependencies that an operator removed; the next sweep handles parents that have ended since."""
-    dependencies = {task.id: set(change.before.get("dependencies", ())) for change, task in pairs}
+    dependencies = {task.id: _unblocked(change) for change, task in pairs}
     reopened = await _open(tx, dependencies)
     eligible = [(change, task) for change, task in pairs if task.id in reopened]
     await block_again(tx, [task.id for _, task in eligible])
@@ -85,8 +86,10 @@ async def restore(tx: Transaction, restored: Restored, by: Actor) -> Result:
         await count_unclaimed(tx, ids, times=-1)
         blocked = [id for id in ids if changes[id].before["state"] == State.BLOCKED]
         await reopen(tx, blocked)
-        await block_again(tx, blocked)
-    await record(tx, by, [_restore_entry(changes[task.id], task) for task in tasks])
+        # A rewind since then may have removed the dependencies of a call.
+        blocked_again = await block_again(tx, blocked)
+        entries = [_restore_entry(changes[task.id], task, blocked=task.id in blocked_again) for task in tasks]
+        await record(tx, by, entries)
     result.changed = ids
     return result
 
@@ -137,9 +140,40 @@ async def consequences(tx: Transaction, ends: Iterable[UndoableChange]) -> dict[
     return {parent: child for parent, child, end, closed in pairs if end is None or closed >= end}
 
 
-def _restore_entry(change: UndoableChange, task: LockedTask) -> AuditEntry:
-    state = change.before["state"]
-    verb = "reblock" if state == State.BLOCKED else "restore"
+async def pruned_parents(tx: Transaction, changes: Sequence[UndoableChange]) -> dict[int, int]:
+    """Find one parent per terminated or unblocked task that was pruned since, so that its end is unknown.
+
+    Args:
+        changes: the terminations and unblocks.
+
+    Returns:
+        The ids of the parents by the ids of the changes.
+    """
+    dependency = tx.tables.dependency
+    closed = tx.dialect.one_of(dependency.c.task_id, [change.subject for change in changes])
+    closed &= dependency.c.satisfied_at.is_not(None) & (dependency.c.on_failure != "run")
+    unknown = sa.func.coalesce(dependency.c.parent_state, sa.literal_column("''")).not_in((State.SUCCEEDED.value, GONE))
+    columns = [dependency.c[name] for name in ("id", "task_id", "parent_id", "satisfied_by")]
+    rows = await tx.rows(sa.select(*columns).where(closed, unknown, is_gone(tx.tables, dependency)))
+    by_task: dict[int, list[Any]] = {}
+    for row in rows:
+        by_task.setdefault(row.task_id, []).append(row)
+    return {
+        change.id: row.parent_id
+        for change in changes
+        for row in by_task.get(change.subject, ())
+        if (row.satisfied_by is None if change.verb == "terminate" else row.id in _unblocked(change))
+    }
+
+
+def _unblocked(change: UndoableChange) -> set[int]:
+    """The ids of the dependencies that an unblock removed; empty if unreadable."""
+    ids = change.before.get("dependencies")
+    return {id for id in ids if isinstance(id, int)} if isinstance(ids, list) else set()
+
+
+def _restore_entry(change: UndoableChange, task: LockedTask, *, blocked: bool) -> AuditEntry:
+    verb = "reblock" if blocked else "restore"
     return AuditEntry(verb, {"state": task.state}, {"state": MOVES[verb].target}, task.id, undo_of=change.id)
 
 

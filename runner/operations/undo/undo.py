@@ -13,8 +13,17 @@ from runner.operations.bulk import DEFAULT_OPTIONS, BulkOptions, DatabaseAccess
 from runner.operations.results import Actor, Result, Skipped, stuck_of
 from runner.operations.targets import lock_tasks, read_tasks
 from runner.operations.undo.entries import UndoableChange, changes_of, entries_of_group
-from runner.operations.undo.kinds import KINDS, TERMINATE, Pair, kind_of, object_conflict, task_conflict, unsupported
-from runner.operations.undo.tasks import Restored, consequences, restore
+from runner.operations.undo.kinds import (
+    KINDS,
+    TERMINATE,
+    Pair,
+    kind_of,
+    object_conflict,
+    obstacles,
+    task_conflict,
+    unsupported,
+)
+from runner.operations.undo.tasks import Restored, restore
 from runner.operations.unique_keys import ANOTHER, key_conflicts, lock_keys
 
 NO_ENTRY = "the audit log has no such change"
@@ -65,10 +74,10 @@ async def _tasks(tx: Transaction, changes: Sequence[UndoableChange], by: Actor, 
     result.stuck += stuck
     for locked in stuck:
         del latest[locked.id]
-    dependents = await consequences(tx, ends)
+    others = await obstacles(tx, list(latest.values()))
     eligible: list[Pair] = []
     for id, change in sorted(latest.items()):
-        if why := task_conflict(change, tasks.get(id), dependents):
+        if why := task_conflict(change, tasks.get(id), others):
             result.skipped.append(Skipped(id, why))
         else:
             eligible.append((change, tasks[id]))
@@ -122,15 +131,14 @@ async def preview_undo(
     entry_ids = await entries_of_group(tx, change_group, cap + 1) if entries is None else list(entries)
     changes = await changes_of(tx, entry_ids[:cap])
     tasks = await read_tasks(tx, sorted({change.subject for change in changes if change.task_id}), locked=False)
-    ends = [change for change in changes if kind_of(change) is TERMINATE]
-    dependents = await consequences(tx, ends)
+    others = await obstacles(tx, changes)
     conflicts = {
-        change.id: task_conflict(change, tasks.get(change.subject), dependents)
+        change.id: task_conflict(change, tasks.get(change.subject), others)
         if change.task_id
         else object_conflict(change)
         for change in changes
     }
-    eligible = [change for change in ends if conflicts[change.id] is None]
+    eligible = [change for change in changes if kind_of(change) is TERMINATE and conflicts[change.id] is None]
     held_keys = await key_conflicts(tx, [change.subject for change in eligible])
     conflicts |= {change.id: ANOTHER for change in eligible if change.subject in held_keys}
     able = [id for id, why in conflicts.items() if why is None]

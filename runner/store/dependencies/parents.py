@@ -61,6 +61,12 @@ def final_state(tables: Tables, task_id: Any) -> sa.ColumnElement[str]:
     return sa.func.coalesce(sa.select(state).where(history.c.id == task_id).scalar_subquery(), GONE_LITERAL)
 
 
+def is_gone(tables: Tables, dependency: sa.FromClause) -> sa.ColumnElement[bool]:
+    """The condition that a dependency names its parent by id, and that this task no longer exists."""
+    gone = ~is_live(tables, dependency.c.parent_id) & (final_state(tables, dependency.c.parent_id) == GONE_LITERAL)
+    return dependency.c.parent_key.is_(None) & gone
+
+
 def is_of_submit(dependency: Any) -> sa.ColumnElement[bool]:
     """The condition that a dependency is one that the submit of its task named: no order key, and no call."""
     of_submit: sa.ColumnElement[bool] = ~dependency.in_order & dependency.step.is_(None)
