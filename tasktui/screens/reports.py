@@ -14,6 +14,7 @@ from textual.widget import Widget
 
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
+from runner.queries.counting import Count
 from runner.queries.summary import GroupBy, Summary
 from runner.text import formatting
 from tasktui.actions.action import Targets
@@ -345,11 +346,16 @@ def _axis(report: ReportData, zone: tzinfo, room: int, label: str) -> Row:
 
 
 def _lines(report: ReportData, span: ReportSpan, width: int) -> list[Row]:
-    """The plots of a narrow screen: label, sparkline, peak."""
+    """The plots of a narrow screen: label, sparkline, peak.
+
+    The minutes lack the tasks whose first attempt has not ended, so the peak of the submitted ones is a lower bound.
+    """
     rows: list[Row] = []
+    results = report.line(report.name)
     for label, role, count in NARROW_PLOTS:
         values = report.values(span.step, report.plot_values, attrgetter(count))
-        peak = f"peak {plot.compact(max(values, default=0))} / min"
+        more = "+" if count == "submitted" and results.submitted != Count(results.flow.submitted) else ""
+        peak = f"peak {plot.compact(max(values, default=0))}{more} / min"
         plotted = plot.sparkline(values, width - 32, role)
         rows.append([(f"  {label:<9}", "muted"), *plotted, ("  ", ""), (peak, "faint")])
     return rows

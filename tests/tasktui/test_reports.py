@@ -63,6 +63,21 @@ async def test_success_is_shown_by_handler(worked: None, watch: Watch, size: tup
 
 
 @ON_ONE_DATABASE
+async def test_the_peak_of_submitted_tasks_on_a_narrow_screen_is_a_bound_while_some_have_not_run(
+    database: Database, worked: None, watch: Watch
+) -> None:
+    at = (await database.read(clock)).replace(second=0, microsecond=0)
+    minute = Minute(at - timedelta(minutes=1), "mail", "smtp.send")
+    minute.counts["submitted"] = 40
+    await database.write(write_statistics, 1, [minute], {})
+    async with watch("reports", (60, 20)) as operator:
+        await operator.sees("peak 40 / min")
+    await add_live(database, "smtp.send", queue="mail", submitted_at=ahead(-60))
+    async with watch("reports", (60, 20)) as operator:
+        await operator.sees("peak 30 / min", "peak 40+ / min")
+
+
+@ON_ONE_DATABASE
 async def test_the_figures_are_compared_with_the_span_before(database: Database, watch: Watch) -> None:
     at = (await database.read(clock)).replace(second=0, microsecond=0)
     for ago, succeeded, died in ((5, 30, 10), (65, 300, 0)):
