@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -156,15 +157,20 @@ MOST_COUNTED = 200_000
 """Maximum number of due tasks to count, over all lanes."""
 
 
-async def due_by_lane(tx: Transaction, lanes: Sequence[Lane]) -> dict[Lane, Count]:
-    """Count the due tasks of each lane, with one walk per lane along the index `ready`."""
+async def due_by_lane(tx: Transaction, lanes: Sequence[Lane], before: datetime | None = None) -> dict[Lane, Count]:
+    """Count the due tasks of each lane, with one walk per lane along the index `ready`.
+
+    Args:
+        before: only tasks that became due before this time, aware; None for all.
+    """
     lanes = [lane for lane in lanes if isinstance(lane.queue, str) and isinstance(lane.handler, str)]
     if not lanes:
         return {}
     cap = max(100, MOST_COUNTED // len(lanes))
     lane, task = sa.select(tx.dialect.rows("lane", LANE_COLUMNS)).cte("lane"), tx.tables.task.alias("counted")
     same = sa.and_(*(task.c[name] == lane.c[name] for name in LANE_COLUMNS))
-    due = sa.select(task.c.id).where(is_state(task.c.state, State.WAITING), task.c.run_at <= db_now(), same)
+    is_due = task.c.run_at <= db_now() if before is None else task.c.run_at < before
+    due = sa.select(task.c.id).where(is_state(task.c.state, State.WAITING), is_due, same)
     walk = due.order_by(task.c.run_at, task.c.id).limit(cap + 1).correlate(lane)
     joined, _ = tx.dialect.for_each(lane, walk, tx.tables.task)
     columns = [lane.c[name] for name in LANE_COLUMNS]

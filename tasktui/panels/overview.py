@@ -151,7 +151,7 @@ def _recovered(view: View, width: int) -> list[Row]:
     end = formatting.clock(outage.until, view.data.at, view.zone)
     clear = all(alert.role not in ("dead", "lost") for alert in view.alerts)
     longer = "more than " * outage.longer
-    fate = f"{outage.tasks} waited, {outage.died:,} died, {outage.done:,} done since."
+    fate = f"{outage.tasks} waited, {outage.died} died, {outage.done} done since."
     text = f" was down {longer}{formatting.age(outage.length)}: {fate}"
     title = f"All clear since {end}. " if clear else f"Works again since {end}: "
     right = [(" ", ""), *cap("i", "incident" if width >= 100 else "")]

@@ -20,7 +20,7 @@ async def test_an_incident_ends_visibly_and_a_key_writes_its_report(
     database: Database, watch: Watch, size: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    now = await end_outage(database)
+    now = await end_outage(database, succeeded=4)
     if size == WIDE:  # the death is no alert any more
         async with database.writing() as tx:
             history = tx.tables.history
