@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Callable
 
 WAITING = "tasktui is starting ..."
 """Printed first: loading the console takes most of a second."""
@@ -32,14 +33,13 @@ def main() -> int:
     from tasktui.startup.arguments import parse
 
     arguments = parse(sys.argv[1:])
-    is_tty = sys.stdout is not None and sys.stdout.isatty()
-    if is_tty:
-        print(WAITING, end="", flush=True)
+    ready = _announced() if sys.stdout is not None and sys.stdout.isatty() else bool
     try:
         from tasktui.startup.startup import main as run
 
-        return run(arguments, _erase if is_tty else bool)
+        return run(arguments, ready)
     except KeyboardInterrupt:
+        ready()
         return 130
 
 
@@ -68,8 +68,31 @@ def _package_is_hidden(program: str) -> bool:
     return True
 
 
-def _erase() -> None:
-    print(ERASED, end="", flush=True)
+def _announced() -> Callable[[], object]:
+    """Announce the console, and hide typed keys, which are for its first screen; the returned function ends both."""
+    echo = _without_echo()
+    print(WAITING, end="", flush=True)
+
+    def ready() -> None:
+        echo()
+        print(ERASED, end="", flush=True)
+
+    return ready
+
+
+def _without_echo() -> Callable[[], object]:
+    """Stop the echo of typed keys; the returned function restores it."""
+    try:
+        import termios
+    except ImportError:  # Windows
+        return bool
+    try:
+        before = termios.tcgetattr(sys.stdin)
+    except (termios.error, OSError, ValueError, TypeError):  # a file, or closed
+        return bool
+    hidden = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, hidden)
+    return lambda: termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 if __name__ == "__main__":

@@ -318,8 +318,12 @@ def test_a_crash_shows_where_and_no_value() -> None:
 @pytest.mark.slow
 def test_there_is_a_line_to_look_at_until_the_console_is_there(terminal: Terminal) -> None:
     terminal.reads(WAITING.encode())
+    terminal.types(b"~~")  # not echoed
     terminal.sees("No queue has a task", no=WAITING)
     assert terminal.output.startswith((WAITING + ERASED).encode())
+    terminal.types(b"q")
+    assert terminal.ends() == 0
+    assert termios.tcgetattr(terminal.keyboard)[3] & termios.ECHO
 
 
 @pytest.mark.slow
