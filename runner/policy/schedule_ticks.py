@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from runner.errors import InvalidSchedule, InvalidTask, PayloadTooLarge
 from runner.model.duration import LONGEST_SECONDS
-from runner.model.headers import SCHEDULE, read_headers, write_headers
+from runner.model.headers import MOST_HEADERS, SCHEDULE, read_headers, write_headers
 from runner.model.schedule import OVERLAPS, Overlap, ScheduleSpec
 from runner.model.task import NewTask
 from runner.model.text_limits import require_json, require_name
@@ -214,6 +214,9 @@ def _check_task(spec: ScheduleSpec) -> None:
         value = options.get(field)
         if value is not None:
             check(name, value)
+    if len({**read_headers(options.get("headers")), SCHEDULE: ""}) > MOST_HEADERS:
+        why = f"a run has the header `{SCHEDULE}` too, so that a schedule sets at most {MOST_HEADERS - 1}"
+        raise InvalidTask(field="headers", value=MOST_HEADERS, why=why)
     if options.get("retry") is not None:
         parse_plan(options["retry"])
 
@@ -229,8 +232,9 @@ def task_template(schedule: str, spec: ScheduleSpec, defaults: Mapping[str, Any]
     """
     from runner.handlers.dependencies import DECLARED
     from runner.handlers.options import SCHEDULE_OPTIONS
-    from runner.handlers.schedules import read_options
+    from runner.handlers.schedules import check_id, read_options
 
+    check_id(schedule)
     check_spec(spec)
     names = [name for name in SCHEDULE_OPTIONS if name in defaults and not (spec.broadcast and name == "queue")]
     names += [DECLARED] if DECLARED in defaults else []

@@ -68,6 +68,8 @@ def test_wrong_schedules_are_refused_where_they_are_written() -> None:
         schedule("@daily", arguments={"size": "x"})(daily)
     with pytest.raises(InvalidSchedule, match=r"a schedule sets .*priority"):
         schedule("@daily", delay="5m")(daily)  # type: ignore[call-arg]
+    with pytest.raises(InvalidSchedule, match=r"`headers` of a schedule: .* header `schedule` too, .* 31"):
+        schedule("@daily", headers={f"h{number}": "" for number in range(32)})(daily)
     with pytest.raises(InvalidSchedule, match="give one of"):
         schedule("@daily", every="5m")(daily)
     with pytest.raises(InvalidDuration):

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from itertools import pairwise
@@ -187,6 +188,26 @@ async def test_a_runner_restores_its_schedule_and_ends_the_rounds_of_lost_runner
     row = await harness.row(round_of_lost)
     assert (row.state, row.error) == ("cancelled", "its runner no longer exists")
     assert f"cancelled tasks of runners that no longer exist: {round_of_lost}" in caplog.text
+
+
+async def test_schedules_whose_tasks_would_wait_for_each_other_stop_no_other(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    await add(harness, id="first", handler="first", options='{"after": {"second": "wait"}}')
+    await add(harness, id="second", handler="second", options='{"after": {"first": "wait"}}')
+    await add(harness, id="good")
+    tick = harness.database.tables.tick
+
+    async def has_ticked() -> bool:
+        return await harness.count(tick, tick.c.schedule == "good") >= 2
+
+    async with harness.running():
+        await until(lambda: "cannot run" in caplog.text)
+        await until(has_ticked)
+    assert re.search("schedule (first|second) cannot run: .* it would depend on itself", caplog.text)
 
 
 @pytest.mark.slow

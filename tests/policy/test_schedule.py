@@ -1,5 +1,6 @@
 """The ticks of schedules: rules, time zones, missed ticks, overlaps and jitter, under any clock."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
@@ -193,6 +194,7 @@ def test_an_impossible_rule_is_refused_with_its_value_and_the_reason(rule: str, 
         {"options": '{"priority": 10}'},
         {"options": '{"delay": "5m"}'},
         {"options": '{"retry": "sometimes"}'},
+        {"options": json.dumps({"headers": {f"h{n}": "" for n in range(32)}})},
         {"options": "no"},
         {"handler": ""},
         {"rule": "after_end 5s", "broadcast": True},

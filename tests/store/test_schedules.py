@@ -172,6 +172,27 @@ async def test_a_definition_that_is_not_valid_is_reported_and_harms_no_other(dat
     assert (await schedule(database, "bad")).next_at is not None
 
 
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ({"id": "nightly\xa0report"}, "`id` of a schedule"),
+        ({"id": "nightly\nreport"}, "`id` of a schedule"),
+        ({"id": "many", "options": json.dumps({"headers": {f"h{n}": "" for n in range(32)}})}, "header `schedule`"),
+        ({"id": "long", "options": json.dumps({"headers": {"h": "x" * 8_170}})}, "8192 characters"),
+    ],
+)
+async def test_a_schedule_whose_task_could_not_be_stored_is_reported_and_harms_no_other(
+    database: Database, bad: dict[str, Any], why: str
+) -> None:
+    await add(database, **bad)
+    await add(database, "good", rule="every 30d")
+    results = {each.schedule: each for each in await tick_now(database)}
+    assert why in (results[bad["id"]].error or "")
+    assert len(results["good"].tasks) == 1
+    assert why in (await schedule(database, bad["id"])).error
+    assert await tick_now(database) == []
+
+
 async def test_missed_ticks_follow_the_misfire_policy(database: Database) -> None:
     outage = 10_800 + 1_800
     for id, policy in (("skipping", "skip"), ("once", "once"), ("all", "all 2")):

@@ -15,7 +15,7 @@ from runner.db.database import Database
 from runner.db.errors import row_fault
 from runner.db.halves import write_in_halves
 from runner.engine.events import Events, TasksSubmitted
-from runner.errors import CodecFailed, DatabaseRefused, DatabaseUnavailable, KeyMissing, StoreError
+from runner.errors import CodecFailed, DatabaseRefused, DatabaseUnavailable, InvalidInput, KeyMissing, StoreError
 from runner.handlers.keyring import Keyring
 from runner.handlers.registry import Handler
 from runner.handlers.schedules import SCHEDULES, DeclaredSchedule
@@ -147,7 +147,7 @@ class Scheduler:
         now = time.monotonic()
         without = {id for id, retry in self._refused.items() if retry.at > now}
         try:
-            ticked = await self._database.write(tick, CHUNK, notify=self._notify, without=without, seal=self._seal)
+            ticked = await self._submit(without=without)
         except StoreError as error:
             if row_fault(error) is None:
                 raise
@@ -161,7 +161,7 @@ class Scheduler:
         faults: dict[str, RowFault] = {}
 
         async def write(part: Sequence[str]) -> None:
-            ticked.extend(await self._database.write(tick, CHUNK, notify=self._notify, only=part, seal=self._seal))
+            ticked.extend(await self._submit(only=part))
 
         ids = await self._database.read(due_schedule_ids, CHUNK, without)
         await write_in_halves(ids, write, faults.__setitem__)
@@ -173,6 +173,14 @@ class Scheduler:
             with suppress(StoreError):
                 await self._database.write(record_error, id, one_line(fault.fact))
         return ticked
+
+    async def _submit(self, *, only: Collection[str] | None = None, without: Collection[str] = ()) -> list[Ticked]:
+        try:
+            return await self._database.write(
+                tick, CHUNK, notify=self._notify, only=only, without=without, seal=self._seal
+            )
+        except InvalidInput as error:  # only a submit finds tasks that wait for each other
+            raise DatabaseRefused(why=str(error).rstrip(".")) from None
 
     def _seal(self, handler: str, stored: str | None, payload: str) -> str | None:
         """Encrypt the payload of a task; None if this runner cannot, which leaves it to another one."""

@@ -17,6 +17,7 @@ from runner.policy.schedule import Rule, parse_rule
 from runner.policy.schedule_ticks import due_ticks, parse_misfire, resolve_overlap, task_of, task_template
 from runner.store.schedules.runs import BroadcastRound, LastRuns, due_schedules, last_runs, read_rounds, terminate
 from runner.store.submit import submit_many
+from runner.store.validation import check
 
 MILLISECOND = timedelta(milliseconds=1)
 """Resolution of a tick, as SQLite stores it."""
@@ -164,6 +165,8 @@ def _plan(
             _plan_round(plan, ticks, template, rounds)
         else:
             _plan_runs(plan, ticks, template, unfinished=row["last_task_id"] in runs.live)
+        for _, task, _ in plan.runs:
+            check(task)
         if rule.delay is not None and plan.runs:
             plan.next_at = None
     except InvalidInput as error:
