@@ -217,7 +217,7 @@ class OnDuplicate(StrEnum):
     SKIP = "skip"
     """Submit nothing and return the id of the other task."""
     REPLACE = "replace"
-    """Give the new values to the other task if it is waiting; otherwise do nothing."""
+    """Give the new values to the other task if it has not started; otherwise do nothing."""
     ERROR = "error"
     """Reject the task and all tasks of the same submit."""
 

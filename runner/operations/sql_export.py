@@ -168,7 +168,7 @@ def _as_seen(tx: Transaction, task: LockedTask) -> sa.Select[Any]:
     conditions = [table.c.id == task.id, table.c.version == task.version, table.c.state == task.state.value]
     if task.state.final and task.unique_key is not None:
         same_key = (unique.c.handler == task.handler) & (unique.c.unique_key == task.unique_key)
-        conditions.append(~sa.exists().where(same_key, unique.c.task_id != task.id, is_key_held(unique, live)))
+        conditions.append(~sa.exists().where(same_key, unique.c.task_id != task.id, is_key_held(unique, tx.tables)))
     if not task.state.final:
         conditions.append(live.c.blocked_by == task.blocked_by)
     return sa.select(table.c.id).where(*conditions)

@@ -12,7 +12,7 @@ from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.db.transaction import Transaction
-from runner.db.types import JsonText, db_later, db_now, seconds_until
+from runner.db.types import NO_JOIN, JsonText, db_later, db_now, seconds_until
 from runner.model.step import StepKind, StepWrite, StoredStep
 from runner.model.text_limits import ERROR_LIMIT, to_storable
 from runner.store.notes import has_fence
@@ -141,3 +141,10 @@ def is_suspended(task_id: Any, tables: Tables) -> sa.ColumnElement[bool]:
     step = tables.step.c
     pending = (step.task_id == task_id) & step.done_at.is_(None) & step.signal.is_not(None)
     return sa.exists(sa.select(step.name).where(pending))
+
+
+def has_begun(task_id: Any, tables: Tables) -> sa.ColumnElement[bool]:
+    """The condition that a task has stored a step or a checkpoint, from which its next attempt continues."""
+    records = (tables.step.c, tables.checkpoint.c)
+    stored = [sa.select(record.task_id).where(record.task_id == task_id).offset(NO_JOIN) for record in records]
+    return sa.or_(*(each.exists() for each in stored))

@@ -14,6 +14,7 @@ from runner.db.types import NO_JOIN, JsonText, db_later, db_now
 from runner.errors import DuplicateTask
 from runner.model.task import NewTask, OnDuplicate, Scope, State, SubmitResult
 from runner.policy.uniqueness import Contest, HandlerKey, KeyChange, contest, contest_rows, key_of
+from runner.store.steps import has_begun
 from runner.store.validation import SUBMIT_COLUMNS
 
 ID_COLUMNS: dict[str, Any] = {"id": sa.BigInteger}
@@ -32,7 +33,7 @@ REPLACED_CHUNK = 2_000
 def replace_tasks(frame: Frame, newer: Mapping[int, NewTask], notify: bool) -> Steps[set[int]]:
     """Replace payload, time and the given options of tasks with those of newer ones.
 
-    Running tasks stay unchanged, as do the attempts and errors of the replaced ones.
+    Tasks that have started stay unchanged, as do the attempts and errors of the replaced ones.
 
     Args:
         notify: wake listening runners.
@@ -68,10 +69,10 @@ def _announcement(tables: Tables, driver: sa.Dialect) -> Prepared | None:
 
 @lru_cache
 def _lock_waiting(tables: Tables, driver: sa.Dialect, *, shared: bool) -> Prepared:
-    """Lock tasks without a runner in the order of ids, as operations do, to avoid deadlocks."""
+    """Lock tasks that have not started in the order of ids, as operations do, to avoid deadlocks."""
     dialect, row = DIALECTS[driver.name], tables.task.alias("target")
     new = dialect.rows("new", ID_COLUMNS)
-    waiting = same_id(row, new) & is_state(row.c.state, State.WAITING, State.BLOCKED)
+    waiting = same_id(row, new) & _is_unstarted(row, tables)
     # The batch comes in the order of ids, and is locked row by row.
     locked = sa.select(row.c.id).where(waiting).with_for_update(read=shared).correlate(new)
     joined, held_row = dialect.for_each(new, locked, tables.task)
@@ -196,7 +197,7 @@ def _locked_holders(frame: Frame, keys: Iterable[HandlerKey]) -> Steps[dict[Hand
 
 
 def _lock_unstarted(frame: Frame, ids: Iterable[int]) -> Steps[set[int]]:
-    """Lock the tasks among these that have no runner, and return their ids."""
+    """Lock the tasks among these that have not started, and return their ids."""
     ordered, locked = sorted(ids), set[int]()
     for first in range(0, len(ordered), REPLACED_CHUNK):
         some = frame.dialect.parameters("new", {"id": ordered[first : first + REPLACED_CHUNK]})
@@ -215,14 +216,20 @@ def delete_keys(frame: Frame, keys: Iterable[HandlerKey]) -> Steps[None]:
     yield from _each(frame, _delete_statement, KEY_COLUMNS, keys)
 
 
-def is_key_held(unique: sa.FromClause, task: sa.Table) -> sa.ColumnElement[bool]:
+def _is_unstarted(task: sa.FromClause, tables: Tables) -> sa.ColumnElement[bool]:
+    """The condition that a task has no runner, and that its next attempt does not continue an earlier one."""
+    return is_state(task.c.state, State.WAITING, State.BLOCKED) & ~has_begun(task.c.id, tables)
+
+
+def is_key_held(unique: sa.FromClause, tables: Tables) -> sa.ColumnElement[bool]:
     """The condition that a row of task_unique still reserves its key.
 
     An unfinished task is in the live table. The scope of the holder counts, not that of the next task.
     """
+    task = tables.task
     live = sa.select(task.c.id).where(task.c.id == unique.c.task_id).offset(NO_JOIN)
     lives = live.correlate(unique).exists()
-    unstarted = live.where(is_state(task.c.state, State.WAITING, State.BLOCKED)).correlate(unique).exists()
+    unstarted = live.where(_is_unstarted(task, tables)).correlate(unique).exists()
     return (
         (unique.c.scope == _literal(Scope.FOREVER))
         | (unique.c.expires_at > db_now())
@@ -263,7 +270,7 @@ def _lock_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
 @lru_cache
 def _holder_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     unique, new = tables.unique.alias("entry"), DIALECTS[driver.name].rows("new", KEY_COLUMNS)
-    holder_id = sa.select(unique.c.task_id).where(_same(unique, new), is_key_held(unique, tables.task))
+    holder_id = sa.select(unique.c.task_id).where(_same(unique, new), is_key_held(unique, tables))
     holder = holder_id.correlate(new).scalar_subquery()
     scope = sa.select(unique.c.scope).where(_same(unique, new)).correlate(new).scalar_subquery()
     return Prepared(sa.select(new.c.handler, new.c.unique_key, holder.label("holder"), scope.label("scope")), driver)

@@ -20,7 +20,7 @@ from runner.store.submit import CHUNK, submit, submit_with_result
 from tests.conftest import on_postgresql
 from tests.store.runners import Runner
 from tests.store.table import change, count, live, row_of
-from tests.store.unique_tasks import key_row, let_time_pass, once, put
+from tests.store.unique_tasks import begin, key_row, let_time_pass, once, put
 
 pytestmark = pytest.mark.one_database
 
@@ -165,6 +165,19 @@ async def test_replace_leaves_a_task_that_has_begun_or_ended_as_it_is(database: 
     await runner.end(claimed)
     assert await put(database, newer) == SubmitResult(first.ids, frozenset({0}))
     assert (await row_of(database, first.ids[0]))["payload"] == "{}"
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("record", ["step", "checkpoint"])
+async def test_replace_leaves_a_task_that_continues_from_a_step_or_a_checkpoint_as_it_is(
+    database: Database, runner: Runner, record: str
+) -> None:
+    first = await put(database, once())
+    await begin(runner, record)
+    before = await row_of(database, first.ids[0])
+    newer = once(payload='{"a": 2}', on_duplicate=REPLACE)
+    assert await put(database, newer) == SubmitResult(first.ids, frozenset({0}))
+    assert await row_of(database, first.ids[0]) == before
 
 
 async def test_replace_keeps_the_attempts(database: Database, runner: Runner) -> None:

@@ -16,7 +16,7 @@ from tests.conftest import on_postgresql
 from tests.store.rows import stored
 from tests.store.runners import Runner
 from tests.store.table import edit
-from tests.store.unique_tasks import once, put
+from tests.store.unique_tasks import begin, once, put
 
 pytestmark = pytest.mark.one_database
 
@@ -54,6 +54,19 @@ async def test_a_task_that_waits_for_its_retry_holds_its_key_again(database: Dat
     first = await put(database, update())
     await runner.end((await runner.claim())[0], Retry("1h"))
     assert (await put(database, update())).ids == first.ids, "the retry reads the latest data"
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("record", ["step", "checkpoint"])
+async def test_a_task_that_continues_from_a_step_or_a_checkpoint_has_started(
+    database: Database, runner: Runner, record: str
+) -> None:
+    first = await put(database, update())
+    await begin(runner, record)
+    second = await put(database, update())
+    assert second.duplicates == frozenset(), "the first one continues from data that it has read before"
+    assert await put(database, update()) == SubmitResult(second.ids, frozenset({0}))
+    assert [task.id for task in await runner.claim()] == second.ids != first.ids
 
 
 async def test_a_batch_mixes_scopes(database: Database, runner: Runner) -> None:

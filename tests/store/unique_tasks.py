@@ -5,9 +5,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.model.outcome import Retry, Suspended
+from runner.model.step import StepWrite
 from runner.model.task import NewTask, SubmitResult, UniqueKey
+from runner.store.notes import Checkpoint, save_checkpoint
+from runner.store.steps import StepOwner, save_step
 from runner.store.submit import submit_with_result
 from tests.store.rows import ahead
+from tests.store.runners import Runner
 from tests.store.table import change
 
 
@@ -31,3 +36,15 @@ async def let_time_pass(database: Database) -> None:
     """Move the expiry of unique keys into the past."""
     unique = database.tables.unique
     await change(database, sa.update(unique).where(unique.c.expires_at.is_not(None)).values(expires_at=ahead(-1)))
+
+
+async def begin(runner: Runner, record: str) -> None:
+    """Execute a task until it waits for an hour, with a stored step or checkpoint."""
+    (task,) = await runner.claim()
+    if record == "step":
+        owner = StepOwner(task.id, task.fence, task.attempt, runner.id)
+        await runner.database.write(save_step, owner, StepWrite("charge", "function", 1, done=True, result="7"))
+        await runner.end(task, Suspended(3_600.0, "waits for signal approved"))
+    else:
+        await runner.database.write(save_checkpoint, runner.id, Checkpoint(task.id, task.fence, 1, 1, "4000"))
+        await runner.end(task, Retry("1h"))

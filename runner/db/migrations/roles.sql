@@ -45,6 +45,8 @@ GRANT INSERT (
 -- Without a right to whole rows, a producer can neither delete keys nor lock the table.
 GRANT SELECT, INSERT (handler, unique_key), UPDATE (task_id, scope, expires_at, duplicates, duplicate_at)
 ON {task_unique} TO {producer};
+-- A task with steps or checkpoints has started: it has lost a key until its start, and is not replaced.
+GRANT SELECT (task_id) ON {task_step}, {task_checkpoint} TO {producer};
 -- For unique="until started", the producer must be able to lock tasks, for which the right to update one column of
 -- {task} is enough, such as bucket.
 -- For on_duplicate="replace", the producer must be able to change tasks:

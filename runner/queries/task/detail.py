@@ -95,7 +95,7 @@ async def unique_key(tx: Transaction, id: int, handler: str, key: str) -> Unique
     """
     unique = tx.tables.unique
     names = ("task_id", "scope", "expires_at", "duplicates", "duplicate_at")
-    columns = [*readable(tx, [unique.c[name] for name in names]), is_key_held(unique, tx.tables.task).label("in_force")]
+    columns = [*readable(tx, [unique.c[name] for name in names]), is_key_held(unique, tx.tables).label("in_force")]
     same_key = (unique.c.handler == handler) & (unique.c.unique_key == key)
     row = (await tx.execute(sa.select(*columns).where(same_key))).mappings().one_or_none()
     if row is None:
