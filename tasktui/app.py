@@ -33,13 +33,13 @@ from runner.filter.sort import Sort
 from runner.text.sanitize import count_noun, crash_text
 from tasktui.commands.run import run_command, write_incident
 from tasktui.commands.syntax import parse_command
-from tasktui.data.alerts import read_alarm, screen_of
+from tasktui.data.alerts import read_alarm
 from tasktui.messages import Notice, ReadFailed, SnapshotRead, Tone
 from tasktui.render import theme
 from tasktui.render.theme import THEMES, Ascii, suitable
 from tasktui.screens import MODES as SCREENS
 from tasktui.screens import preload
-from tasktui.session.databases import LIST, TASK, Databases, mode_name
+from tasktui.session.databases import FIRST, LIST, TASK, Databases, mode_name
 from tasktui.session.opened import TargetScreen
 from tasktui.session.session import Session
 from tasktui.session.shards import ShardsSession
@@ -242,7 +242,7 @@ class Console(KeyBuffer):
         if isinstance(self.screen, LiveScreen):
             from tasktui.dialogs.attention import AttentionScreen
 
-            AttentionScreen(self.session).open(self, partial(_open_alert, self, self.screen))
+            AttentionScreen(self.databases).open(self, partial(_open_alert, self, self.screen))
 
     def action_capacity(self) -> None:
         """Show the capacity of the runners, and when each queue is drained."""
@@ -413,7 +413,7 @@ async def _write_incident(screen: LiveScreen, times: Sequence[str]) -> None:
 
 
 def _open_alert(console: Console, screen: LiveScreen, choice: "AttentionChoice | None") -> None:
-    """Go to the screen of an alert, or explain the tasks of its queue or handler.
+    """Go to the view of a problem, or explain the tasks of its queue or handler.
 
     Args:
         screen: the screen below the dialog; a key typed ahead may have opened another dialog in front of it.
@@ -425,17 +425,19 @@ def _open_alert(console: Console, screen: LiveScreen, choice: "AttentionChoice |
     if choice.action:
         screen.actions.start_for(choice.action, choice.targets)
         return
-    kind, subject = choice.alert.rule.subject, choice.alert.subject
+    kind, subject, view = choice.problem.kind, choice.problem.subject, choice.problem.label
     named = kind in ("queue", "handler") and subject
     tasks = Filter((Term(kind, Operator.EQ, subject),)) if named else Filter()
     if choice.explain:
         open_why(screen, tasks)
-        return
-    mode = screen_of(choice.alert.rule)
-    if mode == "tasks":
+    elif kind == "database":
+        console.switch_mode(console.databases.choose(subject) or FIRST)
+    elif view == "health":
+        console.action_health()
+    elif view == "tasks":
         console.open_tasks(str(tasks))
-    elif mode == "failures" and kind == "queue":
+    elif view == "failures" and kind == "queue":
         console.databases.opened.failures.queue = subject
         console.open_at("failures", "")
     else:
-        console.open_at(cast("TargetScreen", mode), subject)
+        console.open_at(cast("TargetScreen", view), subject)

@@ -4,6 +4,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from urllib.request import Request
 
@@ -105,7 +106,8 @@ class Evaluation:
 def without_deliveries(facts: AlertFacts) -> AlertFacts:
     """Leave out the deliveries: one that fails must not cause a notice, whose delivery would fail too."""
     overview = facts.overview
-    return facts._replace(
+    return replace(
+        facts,
         overview=overview._replace(
             queues=tuple(queue for queue in overview.queues if queue.queue != QUEUE),
             pulses={queue: flows for queue, flows in overview.pulses.items() if queue != QUEUE},
@@ -118,7 +120,7 @@ def without_deliveries(facts: AlertFacts) -> AlertFacts:
         },
         dead={handler: count for handler, count in facts.dead.items() if handler != DELIVER},
         flows={names: flow for names, flow in facts.flows.items() if names[1] != DELIVER},
-        due={queue: age for queue, age in facts.due.items() if queue != QUEUE},
+        due={names: age for names, age in facts.due.items() if names[0] != QUEUE},
         repeated=[each for each in facts.repeated if each.handler != DELIVER],
     )
 

@@ -230,13 +230,13 @@ async def _runs(tx: Transaction, ids: Sequence[str], limit: int) -> StoredRuns:
     if not limit:
         return StoredRuns((), {}, {})
     tick = tx.tables.tick
-    rows: list[sa.RowMapping] = []
-    for first in range(0, len(ids), CHUNK):
-        parts = [
-            sa.select(sa.select(tick).where(tick.c.schedule == id).order_by(tick.c.tick.desc()).limit(limit).subquery())
-            for id in ids[first : first + CHUNK]
-        ]
-        rows += (await tx.execute(sa.union_all(*parts))).mappings().all()
+    parts = [
+        sa.select(sa.select(tick).where(tick.c.schedule == id).order_by(tick.c.tick.desc()).limit(limit).subquery())
+        for id in ids
+    ]
+    chunks = (parts[first : first + CHUNK] for first in range(0, len(ids), CHUNK))
+    results = await tx.gather(*(tx.execute(sa.union_all(*chunk)) for chunk in chunks))
+    rows = [row for result in results for row in result.mappings()]
     return StoredRuns(rows, *await _tasks(tx, [row["task_id"] for row in rows if row["task_id"] is not None]))
 
 

@@ -1,20 +1,17 @@
 """Attention: the alerts of a database as lines of the overview, with pauses and hidden queues after them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, tzinfo
-from types import MappingProxyType
 from typing import NamedTuple
 
-from runner.db.transaction import Transaction, clock
+from runner.db.transaction import Transaction
 from runner.errors import RunnerError
 from runner.model.alert import Alert, AlertRule, Severity, Silence
 from runner.queries.alerts.facts import MAX_ERROR, MAX_TEXT, AlertFacts, shown
 from runner.queries.alerts.rules import alerts
 from runner.queries.alerts.thresholds import Thresholds
-from runner.queries.deaths import dead_by_handler
 from runner.queries.overview import Overview, read_overview
 from runner.queries.registries import Pause
-from runner.queries.reports import Flow
 from runner.text import formatting
 from tasktui.render.render import line
 from tasktui.session.session import Alarm, Session
@@ -27,10 +24,13 @@ class Attention(NamedTuple):
         role: state whose sign and colour it has: `dead` is broken, `retrying` is worth watching, `lost`, `paused`.
         title: sanitized subject and verb: `mail falls behind`.
         text: sanitized rest of the sentence; figures come first, because a narrow screen cuts its end.
-        key: the key that leads to the cause; empty if there is none.
-        label: the view that the key opens.
+        key: the key that opens the view of the cause; empty if there is none, or if it acts on a selected row.
+        label: the view of the cause.
         name: the beginning of the title that a narrow screen may shorten; empty for none.
         alert: the name of the alert; empty for a line that is none.
+        kind: the kind of its subject, as `AlertRule.subject`, or `database`.
+        subject: the exact name of its subject; empty if it has none.
+        effects: the alerts that follow from it.
     """
 
     role: str
@@ -40,14 +40,20 @@ class Attention(NamedTuple):
     label: str = ""
     name: str = ""
     alert: str = ""
+    kind: str = ""
+    subject: str = ""
+    effects: tuple[Alert, ...] = ()
 
     @property
     def sentence(self) -> str:
         """Title and text."""
         return f"{self.title}: {self.text}" if self.text else self.title
 
+    @property
+    def summary(self) -> str:
+        """The text, and the titles of its effects at the end."""
+        return f"{self.text}; so {', '.join(effect.title for effect in self.effects)}" if self.effects else self.text
 
-NO_FLOWS: Mapping[tuple[str, str], Flow] = MappingProxyType({})
 
 SIGNS = {"dead": "✗", "retrying": "!", "lost": "◌", "paused": "‖"}
 """The sign of an alert by its role."""
@@ -58,7 +64,9 @@ ROLES = {Severity.CRITICAL: "dead", Severity.WARNING: "retrying", Severity.NOTE:
 LOST = {AlertRule.RUNNER_LOST, AlertRule.TASKS_LOST}
 """Rules whose alerts have the role `lost`."""
 
-FAILURES, RUNNERS, TASKS, QUEUE = ("4", "failures"), ("5", "runners"), ("2", "tasks"), ("↵", "tasks")
+FAILURES, RUNNERS, SCHEDULES, TASKS = ("4", "failures"), ("5", "runners"), ("6", "schedules"), ("2", "tasks")
+SUBJECT = ("", "tasks")
+"""The tasks of the subject of an alert, which the list of alerts opens."""
 
 WAYS: dict[AlertRule, tuple[str, str]] = {
     AlertRule.BREAKER_OPEN: FAILURES,
@@ -66,42 +74,29 @@ WAYS: dict[AlertRule, tuple[str, str]] = {
     AlertRule.HANDLER_FAILING: FAILURES,
     AlertRule.TASKS_DEAD: FAILURES,
     AlertRule.TASKS_BLOCKED: TASKS,
-    AlertRule.QUEUE_BEHIND: QUEUE,
-    AlertRule.QUEUE_LATE: QUEUE,
+    AlertRule.TASKS_FAILING: FAILURES,
+    AlertRule.QUEUE_BEHIND: SUBJECT,
+    AlertRule.QUEUE_LATE: SUBJECT,
+    AlertRule.SCHEDULE_LATE: SCHEDULES,
+    AlertRule.SCHEDULE_SKIPPED: SCHEDULES,
+    AlertRule.TABLE_BLOATED: ("h", "health"),
 }
-"""The key that leads to the cause of an alert, and its view; RUNNERS for the other rules."""
-
-
-def screen_of(rule: AlertRule) -> str:
-    """The screen on which the cause of an alert is."""
-    if rule.subject == "schedule":
-        return "schedules"
-    return WAYS.get(rule, RUNNERS)[1]
+"""The key that opens the view of the cause of an alert, and this view; RUNNERS for the other rules."""
 
 
 KEYS = {AlertRule.TASKS_BLOCKED: "; R retries, U unblocks"}
 """Keys of that view that end the problem."""
 
 
-def attention(
-    facts: AlertFacts, silences: Iterable[Silence] = (), flows: Mapping[tuple[str, str], Flow] = NO_FLOWS
-) -> Iterator[Attention]:
-    """List the problems, causes first, then the silenced ones and the pauses. A cause has its effects at its end.
-
-    Args:
-        flows: results of the last ten minutes by queue and handler, which tell effects from causes.
-    """
+def attention(facts: AlertFacts, silences: Iterable[Silence] = ()) -> list[Attention]:
+    """List the problems, causes with their effects first, then the silenced ones and the pauses."""
     overview = facts.overview
-    for cause in causes(alerts(facts), facts._replace(flows=flows), silences):
-        shown_cause = cause_line(cause, overview.at, facts.zone)
-        effects = ", ".join(effect.title for effect in cause.effects)
-        yield shown_cause._replace(text=f"{shown_cause.text}; so {effects}") if effects else shown_cause
-    for queue in overview.queues:
-        if queue.paused:
-            yield _paused(line(queue.queue, MAX_TEXT), queue.paused, facts)
-    yield from _hidden(overview)
-    for handler, pause in overview.handlers.items():
-        yield _paused(f"handler {line(handler, MAX_TEXT)}", pause, facts)
+    return [
+        *(cause_line(cause, overview.at, facts.zone) for cause in causes(alerts(facts), facts, silences)),
+        *(_paused("queue", queue.queue, queue.paused, facts) for queue in overview.queues if queue.paused),
+        *_hidden(overview),
+        *(_paused("handler", handler, pause, facts) for handler, pause in overview.handlers.items()),
+    ]
 
 
 def as_attention(alert: Alert) -> Attention:
@@ -110,24 +105,29 @@ def as_attention(alert: Alert) -> Attention:
     text = alert.text + KEYS.get(alert.rule, "")
     name = shown(alert.subject)
     name = name if alert.subject and alert.title.startswith(name) else ""
-    return Attention(role, alert.title, text, *WAYS.get(alert.rule, RUNNERS), name, alert.name)
+    way, kind = WAYS.get(alert.rule, RUNNERS), alert.rule.subject
+    return Attention(role, alert.title, text, *way, name, alert.name, kind, alert.subject)
 
 
 async def read_alarm(session: Session) -> Alarm:
     """Count the problems of a database; the first one decides the role."""
     try:
-        facts = await session.read(_alarm_facts, session)
+        problems = await session.read(_problems, session)
     except RunnerError as error:
         return Alarm.of(error)
-    problems = [as_attention(alert) for alert in alerts(facts)]
-    return Alarm(f"! {len(problems)}", problems[0].role) if problems else Alarm("✓", "succeeded")
+    if not problems:
+        return Alarm("✓", "succeeded")
+    role = problems[0].role
+    return Alarm(f"{SIGNS[role] if role == 'paused' else '!'} {len(problems)}", role)
 
 
-async def _alarm_facts(tx: Transaction, session: Session) -> AlertFacts:
+async def _problems(tx: Transaction, session: Session) -> list[Attention]:
+    from runner.queries.alerts.reading import slow_facts  # none of these is needed for the first data
+    from runner.queries.alerts.records import read_silences
+
     thresholds = Thresholds.of(session.settings)
-    at = await clock(tx)
-    overview, dead = await tx.gather(read_overview(tx), dead_by_handler(tx, at - thresholds.span))
-    return AlertFacts(overview, session.zone, thresholds, dead=dead)
+    overview, slow, silences = await tx.gather(read_overview(tx), slow_facts(tx, thresholds), read_silences(tx))
+    return attention(slow.of(overview, session.zone, thresholds), silences)
 
 
 class AlertCause(NamedTuple):
@@ -159,8 +159,8 @@ def causes(found: Iterable[Alert], facts: AlertFacts, silences: Iterable[Silence
 
 
 def cause_line(cause: AlertCause, at: datetime, zone: tzinfo) -> Attention:
-    """A cause with its sign; a silenced one names the end of its silence."""
-    shown_alert = as_attention(cause.alert)
+    """A cause with its sign and effects; a silenced one names the end of its silence."""
+    shown_alert = as_attention(cause.alert)._replace(effects=cause.effects)
     if cause.silence is None:
         return shown_alert
     until = formatting.clock(cause.silence.until, at, zone)
@@ -201,19 +201,22 @@ def unavailable_databases(sessions: Iterable[Session]) -> Iterator[Attention]:
     for session in sessions:
         if session.alarm.error:
             title = f"{line(session.name, MAX_TEXT)} is unavailable, retrying"
-            yield Attention("lost", title, line(session.alarm.error, MAX_ERROR), "d", "next")
+            text = line(session.alarm.error, MAX_ERROR)
+            yield Attention("lost", title, text, "d", "next", kind="database", subject=session.name)
 
 
 def _hidden(overview: Overview) -> Iterator[Attention]:
     """There are more queues than a list has room for."""
     if overview.hides_queues:
         text = "listed are those with pauses, limits, lost tasks and failures, and the first by name"
-        yield Attention("paused", f"{len(overview.queues):,} queues or more", text)
+        yield Attention("paused", f"{len(overview.queues):,} queues or more", text, *SUBJECT)
 
 
-def _paused(target: str, pause: Pause, facts: AlertFacts) -> Attention:
-    at = facts.overview.at
+def _paused(kind: str, name: str, pause: Pause, facts: AlertFacts) -> Attention:
+    at, target = facts.overview.at, line(name, MAX_TEXT)
+    target = target if kind == "queue" else f"{kind} {target}"
     until = f"until {formatting.clock(pause.until, at, facts.zone)}" if pause.until else "until resumed"
     who, since = line(pause.by, MAX_TEXT), formatting.since(pause.since, at)
     why = f": {line(pause.why, MAX_TEXT)}" if pause.why else ""
-    return Attention("paused", f"{target} is paused", f"{until}, by {who} {since} ago{why}", "P", "resume", target)
+    text = f"{until}, by {who} {since} ago{why}"
+    return Attention("paused", f"{target} is paused", text, *SUBJECT, target, kind=kind, subject=name)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from math import log
 
 from runner.db.transaction import Transaction, clock
@@ -11,7 +12,9 @@ from runner.filter.parse import Filter, Term
 from runner.filter.sort import Sort, SortField
 from runner.model.task import State
 from runner.policy.histogram import Histogram, Times, merged
-from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS
+from runner.queries.alerts.facts import SlowFacts
+from runner.queries.alerts.reading import slow_facts
+from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.audit import ChangeGroup, change_groups
 from runner.queries.counting import Count
 from runner.queries.deaths import dead_by_handler
@@ -20,17 +23,12 @@ from runner.queries.failures import (
     failures,
     trends,
 )
-from runner.queries.reports import (
-    Flow,
-    flows_by_work_key,
-    results_by_runner,
-    times_by_minute,
-    usual_times,
-)
-from runner.queries.schedules import ScheduleRow, schedules
-from runner.queries.task.parents import StuckTasks, stuck_tasks
+from runner.queries.overview import Overview, read_overview
+from runner.queries.reports import times_by_minute, usual_times
+from runner.queries.schedules import ScheduleRow
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage, page
+from tasktui.session.cache import TtlCache
 
 HOUR, RECENT = timedelta(hours=1), timedelta(minutes=10)
 
@@ -59,31 +57,27 @@ class Background:
 
     Args:
         times: histograms of the attempts of the last hour by minute.
-        results: results of the last ten minutes by runner and handler.
         p95: 95th percentile of each handler in the last hour, in seconds; only for a wide screen.
         failures: the largest failure groups of the last hour; only for a wide screen.
         trends: attempts of each failure group over the last hour, by fingerprint.
         slowest: the running tasks that run longest; only for a wide screen.
         changes: the latest operations.
-        schedules: the next schedules.
-        stuck: the blocked tasks that wait for a dead or cancelled task; None without any.
-        flows: results of the last ten minutes by queue and handler.
-        dead: tasks that died within the span of the alerts and are still dead, by handler; read beside the others,
-            because it is compared with the present number of dead tasks.
+        facts: the figures of the alerts.
     """
 
     at: datetime
     times: Mapping[datetime, Times] = field(default_factory=dict)
-    results: Mapping[int, Mapping[str, Flow]] = field(default_factory=dict)
     p95: Mapping[str, float] = field(default_factory=dict)
     failures: tuple[Failures, ...] = ()
     trends: Mapping[str, Sequence[int]] = field(default_factory=dict)
     slowest: tuple[TaskRow, ...] = ()
     changes: tuple[ChangeGroup, ...] = ()
-    schedules: tuple[ScheduleRow, ...] = ()
-    stuck: StuckTasks | None = None
-    flows: Mapping[tuple[str, str], Flow] = field(default_factory=dict)
-    dead: Mapping[str, Count] = field(default_factory=dict)
+    facts: SlowFacts = field(default_factory=SlowFacts)
+
+    @property
+    def schedules(self) -> Sequence[ScheduleRow]:
+        """The next schedules."""
+        return self.facts.schedules[:MOST_SCHEDULES]
 
     def percentile(self, q: float, since: datetime, until: datetime) -> float | None:
         """A percentile of the run times in seconds; None if no attempt ended in the period."""
@@ -131,34 +125,40 @@ async def read_background(tx: Transaction, *, wide: bool) -> Background:
 
 
 async def _figures(tx: Transaction) -> Background:
-    (at, (histograms, results, flows)), stuck, changes, planned = await tx.gather(
-        _times(tx),
-        stuck_tasks(tx),
-        change_groups(tx, MOST_CHANGES),
-        schedules(tx, limit=MOST_SCHEDULES),
-    )
-    return Background(
-        at, histograms, results, stuck=stuck, flows=flows, changes=tuple(changes), schedules=tuple(planned)
-    )
+    (at, histograms), changes = await tx.gather(_times(tx), change_groups(tx, MOST_CHANGES))
+    return Background(at, histograms, changes=tuple(changes))
 
 
-async def _times(
-    tx: Transaction,
-) -> tuple[
-    datetime,
-    tuple[dict[datetime, Times], dict[int, dict[str, Flow]], dict[tuple[str, str], Flow]],
-]:
+async def _times(tx: Transaction) -> tuple[datetime, dict[datetime, Times]]:
     at = await clock(tx)
-    return at, await tx.gather(
-        times_by_minute(tx, at - HOUR),
-        results_by_runner(tx, at - RECENT),
-        flows_by_work_key(tx, at - RECENT, at + HOUR),
+    return at, await times_by_minute(tx, at - HOUR)
+
+
+async def read_present(
+    tx: Transaction,
+    last: Overview,
+    thresholds: Thresholds,
+    facts: TtlCache[SlowFacts],
+    dead: TtlCache[dict[str, Count]],
+    distance: float,
+) -> tuple[Overview, SlowFacts]:
+    """Read the overview after the first one, and the other figures of the alerts.
+
+    Args:
+        facts: the latest of those figures.
+        dead: of them, the new dead tasks, which are compared with the present number of all dead ones.
+        distance: seconds on the way to the server and back.
+    """
+
+    async def newly_dead() -> dict[str, Count]:
+        return await dead_by_handler(tx, await clock(tx) - thresholds.span)
+
+    now, slow, died = await tx.gather(
+        read_overview(tx, last),
+        facts.get(None, partial(slow_facts, tx, thresholds), distance),
+        dead.get(None, newly_dead, distance),
     )
-
-
-async def newly_dead(tx: Transaction) -> dict[str, Count]:
-    """Count the tasks that died within the span of the alerts and are still dead, by handler."""
-    return await dead_by_handler(tx, await clock(tx) - DEFAULT_THRESHOLDS.span)
+    return now, replace(slow, dead=died)
 
 
 async def _none() -> None:

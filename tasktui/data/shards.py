@@ -2,25 +2,43 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import NamedTuple
 
+from runner.db.transaction import Transaction
+from runner.model.alert import Silence
 from runner.model.shard import ShardId
-from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.facts import SlowFacts
+from runner.queries.alerts.records import read_silences
 from runner.queries.alerts.thresholds import Thresholds
-from runner.queries.counting import WaitingCounts
+from runner.queries.counting import Count, WaitingCounts
 from runner.queries.counts import QueueCounts, QueueTotals, queue_totals
 from runner.queries.counts import waiting as read_backlog
 from runner.queries.overview import Overview, deepened, read_overview
 from runner.queries.runners import used_slots
 from tasktui.data.alerts import Attention, attention
+from tasktui.data.background import read_present
 from tasktui.data.queue_order import sorted_queues
 from tasktui.render.render import line
-from tasktui.session.cache import DEEP_EVERY, TtlCache
+from tasktui.session.cache import DEEP_EVERY, SILENCE_EVERY, TROUBLE_EVERY, TtlCache
 from tasktui.session.session import Session
 from tasktui.session.shard_reads import ShardAnswer
 
 LONGEST_ERROR = 300
 """Characters of the error of a shard."""
+
+
+class ShardOverview(NamedTuple):
+    """The overview of a shard.
+
+    Args:
+        facts: the other figures of its alerts; None until they are read.
+        silences: the silences in force.
+    """
+
+    overview: Overview
+    facts: SlowFacts | None = None
+    silences: tuple[Silence, ...] = ()
 
 
 class OverviewReader:
@@ -29,17 +47,31 @@ class OverviewReader:
     def __init__(self) -> None:
         self._last: Overview | None = None
         self._backlog = TtlCache[Mapping[str, WaitingCounts]](DEEP_EVERY)
+        self._facts = TtlCache[SlowFacts](TROUBLE_EVERY)
+        self._dead = TtlCache[dict[str, Count]](0.0)
+        self._silences = TtlCache[tuple[Silence, ...]](SILENCE_EVERY)
 
-    async def read(self, session: Session) -> Overview:
-        """Read the overview, with counts that go further from the second time on."""
+    async def read(self, session: Session) -> ShardOverview:
+        """Read the overview; from the second time on with counts that go further, and the facts of its alerts."""
         if (last := self._last) is None:
             self._last = await session.read(read_overview)
-            return self._last
-        self._last = now = await session.read(read_overview, last)
+            return ShardOverview(self._last)
+        now, facts, silences = await session.read(self._read, session, last)
+        self._last = now
         if not any(queue.is_capped for queue in last.queues):
-            return now
+            return ShardOverview(now, facts, silences)
         backlog = await self._backlog.get(None, lambda: session.read(read_backlog), session.distance)
-        return now._replace(queues=deepened(now.queues, backlog))
+        return ShardOverview(now._replace(queues=deepened(now.queues, backlog)), facts, silences)
+
+    async def _read(
+        self, tx: Transaction, session: Session, last: Overview
+    ) -> tuple[Overview, SlowFacts, tuple[Silence, ...]]:
+        thresholds, distance = Thresholds.of(session.settings), session.distance
+        present, silences = await tx.gather(
+            read_present(tx, last, thresholds, self._facts, self._dead, distance),
+            self._silences.get(None, partial(read_silences, tx), distance),
+        )
+        return *present, silences
 
 
 @dataclass(frozen=True)
@@ -50,12 +82,17 @@ class ShardOverviews:
         answers: the overview of each shard by its name, or why there is none.
     """
 
-    answers: Mapping[str, ShardAnswer[Overview]]
+    answers: Mapping[str, ShardAnswer[ShardOverview]]
 
     @cached_property
     def known(self) -> Mapping[str, Overview]:
         """The overviews of the shards that answered."""
-        return {name: answer.value for name, answer in self.answers.items() if answer.value is not None}
+        return {name: answer.value.overview for name, answer in self.answers.items() if answer.value is not None}
+
+    @property
+    def complete(self) -> bool:
+        """True if the facts of the alerts of all shards that answered are read."""
+        return all(answer.value.facts is not None for answer in self.answers.values() if answer.value is not None)
 
     @property
     def missing(self) -> list[str]:
@@ -99,8 +136,8 @@ def problems(overviews: ShardOverviews, shards: Sequence[Session]) -> Iterator[A
         error = line(overviews.answers[name].error, LONGEST_ERROR)
         yield Attention("lost", f"{line(name)} is unknown, retrying", error)
     for shard in shards:
-        if (overview := overviews.known.get(shard.name)) is None:
+        if shard.name not in overviews.known or (value := overviews.answers[shard.name].value) is None:
             continue
-        facts = AlertFacts(overview, shard.zone, Thresholds.of(shard.settings))
-        for alert in attention(facts):
+        facts = (value.facts or SlowFacts()).of(value.overview, shard.zone, Thresholds.of(shard.settings))
+        for alert in attention(facts, value.silences):
             yield alert._replace(title=f"{line(shard.name)}: {alert.title}", name="", key="", label="")

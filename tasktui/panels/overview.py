@@ -133,14 +133,21 @@ def attention(view: View, width: int, most: int) -> list[Row]:
     title: list[Part] = [heading("NEEDS ATTENTION")]
     if not alerts:
         return [rule(title, width), *_quiet(view, width), *_recovered(view, width)]
-    title.append((f" {len(alerts)}", f"bold {alerts[0].role if alerts[0].role != 'paused' else 'retrying'}"))
+    title += alert_count(alerts, complete=view.slow is not None)
     hidden = alerts[most:]
     names = ", ".join(alert.title for alert in hidden)
     text = fitted(f"+{len(hidden)} more: {names}", min(width // 2, 60)).rstrip()
-    more: list[Part] = [(text, "muted"), ("  ", ""), *cap("!", "all")] if hidden else []
-    rows: list[Row] = [rule(title, width, more)]
+    more: list[Part] = [(text, "muted"), ("  ", "")] if hidden else []
+    rows: list[Row] = [rule(title, width, [*more, *cap("!", "all")])]
     rows += [alert_row(alert, width, view.writable, first=not index) for index, alert in enumerate(alerts[:most])]
     return [*rows, *_recovered(view, width)]
+
+
+def alert_count(alerts: Sequence[Attention], *, complete: bool) -> list[Part]:
+    """The number of problems; a lower bound while some figures are being read."""
+    role = alerts[0].role if alerts[0].role != "paused" else "retrying"
+    number: Part = (f" {Count(len(alerts), not complete)}", f"bold {role}")
+    return [number] if complete else [number, (" reading", "faint")]
 
 
 def _recovered(view: View, width: int) -> list[Row]:
@@ -174,10 +181,10 @@ def alert_row(alert: Attention, width: int, writable: bool, *, first: bool) -> R
     right = [(" ", ""), *cap(alert.key, label, locked=locked)] if alert.key else []
     room = width - width_of([*left, *right]) - 2
     title = alert.title
-    figures = CLAUSE.split(alert.text, 1)[0]
+    figures = CLAUSE.split(alert.summary, 1)[0]
     if alert.name and (over := cell_len(title) + cell_len(figures) + 1 - room) > 0:
         title = fitted(alert.name, max(SHORTEST_NAME, cell_len(alert.name) - over)).rstrip() + title[len(alert.name) :]
-    text = collapsed(alert.text, room - cell_len(title))
+    text = collapsed(alert.summary, room - cell_len(title))
     left += [(title, f"bold {title_role}"), (f"  {text}", "text" if first else "muted")]
     return ends(left, right, width)
 
@@ -236,7 +243,7 @@ def _figures(view: View, width: int) -> list[tuple[str, list[Part]]]:
     )
     bad, usual = is_unusual(view.last("failed"), failed)
     failed_role = "dead" if bad else "muted"
-    died = total_of(view.slow.dead.values()) if view.slow else None
+    died = total_of(view.slow.facts.dead.values()) if view.slow else None
     late = oldest is not None and any(queue.falls_behind for queue in data.queues)
     slots = " slots" if width >= 18 else ""
     in_slots = f"  of {capacity:,}{slots}" if busy <= capacity else f"  {busy - capacity:,} prefetched"

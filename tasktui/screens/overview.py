@@ -1,7 +1,7 @@
 """OverviewScreen: queues, throughput, failures and alerts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -16,7 +16,7 @@ from textual.widget import Widget
 from runner.db.transaction import Transaction
 from runner.model.alert import Silence
 from runner.model.task import is_new
-from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.facts import SlowFacts
 from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.counting import Count, WaitingCounts
 from runner.queries.counts import MINUTE, QueueCounts, named_counts
@@ -26,7 +26,7 @@ from runner.queries.reports import MinuteFlow
 from runner.text import formatting
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
-from tasktui.data.alerts import NO_FLOWS, Attention, attention, unavailable_databases
+from tasktui.data.alerts import Attention, attention, unavailable_databases
 from tasktui.data.queue_order import ORDERS, name_matcher, sorted_queues
 from tasktui.panels import overview as panels
 from tasktui.panels import side as side_panels
@@ -36,7 +36,7 @@ from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import BLANK, Part, Row, beside, heading, rule
 from tasktui.screens.queue_filter import QueueFilter
 from tasktui.screens.row_texts import texts_of_row
-from tasktui.session.cache import DEEP_EVERY, TtlCache
+from tasktui.session.cache import DEEP_EVERY, SILENCE_EVERY, TROUBLE_EVERY, TtlCache
 from tasktui.session.session import Session
 from tasktui.shell.actions import action_bindings
 from tasktui.shell.live import LiveScreen
@@ -63,10 +63,8 @@ SPARK, GAUGE = 15, 9
 SHORT_WAIT, MOST_WAITS = 10.0, 100
 """Seconds of a wait that looks low in the sparkline of any queue, and queues whose waits are read."""
 
-TROUBLE_EVERY = 10.0
 DAY_EVERY = 60.0
-SILENCE_EVERY = 3.0
-"""Seconds to cache the results of expensive queries."""
+"""Seconds to cache the figures that change slowly."""
 
 COLUMNS = (
     ListColumn("NAME", 9, grow=1, name=True),
@@ -116,15 +114,6 @@ async def _none() -> None:
     """A step for a query that is not needed."""
 
 
-async def _read_now(
-    tx: Transaction, last: Overview, cached: Callable[..., Awaitable[Mapping[str, Count]]]
-) -> tuple[Overview, Mapping[str, Count]]:
-    """Read the overview, and the new dead tasks in the transaction of all dead ones."""
-    from tasktui.data.background import newly_dead  # not needed for the first data
-
-    return await tx.gather(read_overview(tx, last), cached(partial(newly_dead, tx)))
-
-
 class OverviewScreen(LiveScreen):
     """Problems, figures, queues and plots."""
 
@@ -166,6 +155,7 @@ class OverviewScreen(LiveScreen):
         self._backlog_cache = TtlCache[Mapping[str, WaitingCounts]](DEEP_EVERY)
         self._trouble_cache = TtlCache[Diagnoses](TROUBLE_EVERY)
         self._slow_cache = TtlCache["Background"](TROUBLE_EVERY)
+        self._facts_cache = TtlCache[SlowFacts](TROUBLE_EVERY)
         self._dead_cache = TtlCache[dict[str, Count]](0.0)
         self._silence_cache = TtlCache[tuple[Silence, ...]](SILENCE_EVERY)
         self._waits_cache = TtlCache[dict[str, dict[datetime, float]]](DAY_EVERY)
@@ -191,12 +181,14 @@ class OverviewScreen(LiveScreen):
         if last is None:  # Show the first data early. The expensive queries run in the second read, which follows.
             self._last = await self.session.read(read_overview)
             return self._last
-        named = self._filter.names if last.hides_queues else []
-        (now, dead), rest = await asyncio.gather(
-            self.session.read(_read_now, last, partial(self._dead_cache.get, None, distance=self.session.distance)),
+        from tasktui.data.background import read_present  # not needed for the first data
+
+        named, caches = self._filter.names if last.hides_queues else [], (self._facts_cache, self._dead_cache)
+        (now, facts), rest = await asyncio.gather(
+            self.session.read(read_present, last, Thresholds.of(self.session.settings), *caches, self.session.distance),
             self.session.read(self._read_rest, last, named),
         )
-        rest = rest._replace(slow=replace(rest.slow, dead=dead))
+        rest = rest._replace(slow=replace(rest.slow, facts=facts))
         self._last, self._slow, self._silences, self._recovery = now, rest.slow, rest.silences, rest.recovery
         self._filter.named = rest.named if named == self._filter.names else None
         queues = now.queues if rest.backlog is None else deepened(now.queues, rest.backlog)
@@ -210,7 +202,7 @@ class OverviewScreen(LiveScreen):
         from tasktui.data.background import read_background
 
         behind = tuple(queue.queue for queue in last.queues if queue.falls_behind)
-        failing = tuple(last.failing)
+        failing = tuple(last.failing_from(Thresholds.of(self.session.settings).failing))
         wide, is_capped = self.size.width >= WIDE, any(queue.is_capped for queue in last.queues)
         queues, is_named = sorted_queues(last, self._filter.named or ()), name_matcher(self._filter.names)
         names = tuple(sorted([queue.queue for queue in queues if is_named(queue.queue)][:MOST_WAITS]))
@@ -238,13 +230,12 @@ class OverviewScreen(LiveScreen):
             self._complete = True
             self.feed.hurry()
         self.session.add_names({"queue": [queue.queue for queue in data.queues if line(queue.queue) == queue.queue]})
-        facts = AlertFacts(data, self.session.zone, Thresholds.of(self.session.settings))
-        if self._slow is not None:
-            slow = self._slow
-            facts = facts._replace(results=slow.results, blocked=slow.stuck, dead=slow.dead)
+        facts = self._slow.facts if self._slow is not None else SlowFacts()
         others = unavailable_databases(self.console.databases.behind)
-        flows = self._slow.flows if self._slow is not None else NO_FLOWS
-        problems = (*others, *attention(facts, self._silences, flows))
+        problems = (
+            *others,
+            *attention(facts.of(data, self.session.zone, Thresholds.of(self.session.settings)), self._silences),
+        )
         self._alerts = tuple(each for each in problems if each.alert)
         self.session.add_names({"alert": [each.alert for each in self._alerts if " " not in each.alert]})
         span, writable = SPANS[self._span], self.session.writable

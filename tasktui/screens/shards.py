@@ -10,13 +10,12 @@ from textual.widget import Widget
 
 from runner.queries.counting import Count
 from runner.queries.counts import QueueCounts, QueueTotals, queue_totals
-from runner.queries.overview import Overview
 from runner.text import formatting
 from runner.text.sanitize import count_noun
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.commands.syntax import filter_of
-from tasktui.data.shards import OverviewReader, ShardOverviews, problems
-from tasktui.panels.overview import alert_row
+from tasktui.data.shards import OverviewReader, ShardOverview, ShardOverviews, problems
+from tasktui.panels.overview import alert_count, alert_row
 from tasktui.render.plot import compact
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule
@@ -109,7 +108,7 @@ class ShardsScreen(LiveScreen):
     def __init__(self) -> None:
         super().__init__(Targets(queue=self._queue, by_shard=self._by_shard))
         self._figure, self._shards_of = 0, dict[str, list[str]]()
-        self._reads = ShardReads[Overview]()
+        self._reads = ShardReads[ShardOverview]()
         self._readers: dict[str, OverviewReader] = {}
         self._complete = False
 
@@ -183,6 +182,8 @@ class ShardsScreen(LiveScreen):
 def _attention(found: Sequence[Any], data: ShardOverviews, width: int, most: int) -> list[Row]:
     """The problems of all shards, at most a number of rows; or a line that there are none."""
     title: list[Part] = [heading("NEEDS ATTENTION")]
+    if not found and not data.complete:
+        return [rule(title, width), fit([("  reading", "faint")], width)]
     if not found:
         runners = count_noun(
             len({(each.host, each.pid) for overview in data.known.values() for each in overview.alive}), "runner"
@@ -192,7 +193,7 @@ def _attention(found: Sequence[Any], data: ShardOverviews, width: int, most: int
             rule(title, width),
             fit([("  ✓ ", "bold succeeded"), ("Nothing. ", "bold strong"), (text, "text")], width),
         ]
-    title.append((f" {len(found)}", f"bold {found[0].role if found[0].role != 'paused' else 'retrying'}"))
+    title += alert_count(found, complete=data.complete)
     more: list[Part] = [(f"+{len(found) - most} more", "muted")] if len(found) > most else []
     rows = [alert_row(each, width, True, first=not place) for place, each in enumerate(found[:most])]
     return [rule(title, width, more), *rows]

@@ -33,6 +33,9 @@ LONGEST_VALIDITY = 60.0
 DEEP_EVERY = 2.0
 """Seconds to cache the counts of queues with many waiting tasks, if they are cheap."""
 
+TROUBLE_EVERY, SILENCE_EVERY = 10.0, 3.0
+"""Seconds to cache the figures of problems that the overview lacks, and the silences of alerts."""
+
 
 class TtlCache(Generic[T]):
     """The last result of one kind of query.

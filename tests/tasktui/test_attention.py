@@ -9,20 +9,27 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.model.alert import Alert, AlertRule, Severity
+from runner.model.schedule import ScheduleSpec
 from runner.model.task import State
+from runner.operations.pause import PauseKind, PauseTarget, pause
+from runner.operations.results import Actor
+from runner.operations.schedule import add_schedule
 from runner.policy.breaker import OpenBreaker
 from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.reading import current_alerts
 from runner.queries.alerts.rules import alerts
 from runner.queries.breakers import BreakerRow
 from runner.queries.reports import Flow, MinuteFlow
-from tasktui.data.alerts import as_attention, attention, folded, read_alarm
+from tasktui.data.alerts import attention, folded, read_alarm
 from tasktui.dialogs.attention import AttentionChoice, AttentionScreen
 from tasktui.widgets.table import Table
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
+from tests.store.table import change
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 from tests.tasktui.test_overview import AT, overview_of, queue, runner
+
+BY = Actor("ana", "desk")
 
 
 def alert(rule: AlertRule, subject: str = "") -> Alert:
@@ -63,13 +70,12 @@ def test_the_overview_and_the_list_word_an_alert_alike_and_fold_its_effects() ->
     overview = overview_of(
         queue("payments"), breakers=(opened,), pulses={"payments": minutes}, runners=(runner(handlers=("charge",)),)
     )
-    facts = AlertFacts(overview)
-    flows = {("payments", "charge"): Flow(retried=40)}
+    facts = AlertFacts(overview, flows={("payments", "charge"): Flow(retried=40)})
     assert len(list(alerts(facts))) == 2
-    (line,) = attention(facts, flows=flows)
-    (cause,) = folded(list(alerts(facts)), facts._replace(flows=flows))
-    assert line.sentence == f"{as_attention(cause.alert).sentence}; so payments is failing"
-    assert len(list(attention(facts))) == 2  # Without the results of handlers, the cause of a queue is unknown.
+    (line,) = attention(facts)
+    assert line.sentence.startswith("the breaker of charge is open: opened 2m ago")
+    assert line.summary == f"{line.text}; so payments is failing"
+    assert len(attention(AlertFacts(overview))) == 2  # Without the results of handlers, the cause is unknown.
 
 
 @ON_ONE_DATABASE
@@ -89,6 +95,56 @@ async def test_dead_tasks_have_one_number_and_one_wording(database: Database, wa
         await operator.press("exclamation_mark")
         await operator.sees(f"▸ ✗ {alert.sentence}")
         assert (await read_alarm(operator.console.session)).text == "! 1"
+
+
+@ON_ONE_DATABASE
+async def test_the_overview_the_list_and_the_badge_have_the_same_problems(database: Database, watch: Watch) -> None:
+    await add_runner(database, handlers='["h"]', lease=600)
+    await add_live(database, "h", queue="mail", run_at=ahead(-900))
+    row = {"host": "web-2", "pid": 41, "version": "1", "lost": True, "tasks": 3, "started_at": ahead(-900)}
+    lost = database.tables.ended_runner.insert()
+    await change(database, lost.values(runner_id=9, ended_at=ahead(-60), heartbeat_at=ahead(-90), **row))
+    await database.write(add_schedule, "nightly", ScheduleSpec("h", "every 1h"), BY)
+    await change(database, database.tables.schedule.update().values(next_at=ahead(-400)))
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "legacy"), BY)
+    await database.write(pause, PauseTarget(PauseKind.HANDLER, "a.b"), BY)
+    titles = [
+        "web-2:41 was lost",
+        "queue mail is late",
+        "schedule nightly is late",
+        "legacy is paused",
+        "handler a.b is paused",
+    ]
+    async with watch("overview", (120, 60)) as operator:
+        await operator.sees("NEEDS ATTENTION 5 ")
+        assert re.findall(r"▌ [◌!‖✗] (.*?)  ", operator.text) == titles
+        await operator.press("exclamation_mark")
+        await operator.sees("enter goes there")
+        assert re.findall(r"[▸│] +[◌!‖✗] (.*?): ", operator.text) == titles
+        assert (await read_alarm(operator.console.session)).text == "! 5"
+
+
+@ON_ONE_DATABASE
+async def test_the_list_resumes_the_paused_queue_or_handler_that_is_selected(database: Database, watch: Watch) -> None:
+    await add_runner(database, lease=600)
+    await add_live(database, "h", queue="busy", run_at=ahead(600))
+    for kind, name in ((PauseKind.QUEUE, "legacy"), (PauseKind.HANDLER, "a.b")):
+        await database.write(pause, PauseTarget(kind, name), BY)
+    async with watch("overview") as operator:
+        await operator.sees("legacy is paused", "handler a.b is paused", "!  all")
+        assert "P  resume" not in operator.text
+        await operator.press("exclamation_mark")
+        await operator.sees("▸ ‖ legacy is paused", "P resume")
+        await operator.press("P")
+        await operator.sees("Resume", "queue legacy")
+        await operator.press("escape", "exclamation_mark")
+        await operator.sees("▸ ‖ legacy is paused")
+        await operator.press("down")
+        await operator.sees("▸ ‖ handler a.b is paused", "H resume")
+        await operator.press("H")
+        await operator.sees("Resume", "handler a.b")
+        await operator.press("escape", "exclamation_mark", "enter")
+        await operator.sees("2 Tasks", "queue:legacy")
 
 
 @ON_ONE_DATABASE

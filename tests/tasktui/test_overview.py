@@ -17,7 +17,7 @@ from runner.operations.results import Actor, Target
 from runner.operations.schedule import add_schedule
 from runner.operations.unblock import unblock
 from runner.policy.breaker import OpenBreaker
-from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.facts import AlertFacts, SlowFacts
 from runner.queries.breakers import BreakerRow
 from runner.queries.counting import Count, WaitingCounts
 from runner.queries.counts import QueueCounts
@@ -93,7 +93,7 @@ def sentences(overview: Overview) -> list[str]:
 
 
 def alerts_of(overview: Overview, results: Mapping[int, Mapping[str, Flow]] | None = None) -> list[Attention]:
-    return list(attention(AlertFacts(overview, results=results or {})))
+    return attention(AlertFacts(overview, results=results or {}))
 
 
 def test_a_quiet_system_has_no_alerts() -> None:
@@ -718,13 +718,12 @@ def test_without_traffic_the_queue_with_the_most_waiting_tasks_comes_first() -> 
 
 def test_the_dead_tasks_of_the_last_hour_are_unknown_until_they_are_read() -> None:
     overview = overview_of(queue(dead=Count(9)))
-    slow = Background(AT, dead={"pay": Count(2), "mail": Count(1)})
+    slow = Background(AT, facts=SlowFacts(dead={"pay": Count(2), "mail": Count(1)}))
     for found, shown in ((None, ""), (Background(AT), "none in 1 h"), (slow, "+3 in 1 h")):
         text = plain(overview_panels.figures(View(overview, found, (), UTC, ("", 60), False), 120))
         assert re.search(rf"│ 9 {{2,}}{re.escape(shown)} *│", text), text
-    many = View(
-        overview_of(queue(dead=Count(2_454))), Background(AT, dead={"pay": Count(2_400)}), (), UTC, ("", 60), False
-    )
+    slow = Background(AT, facts=SlowFacts(dead={"pay": Count(2_400)}))
+    many = View(overview_of(queue(dead=Count(2_454))), slow, (), UTC, ("", 60), False)
     assert re.search(r"│ 2,454  \+2\.4k / h +│", plain(overview_panels.figures(many, 120)))
 
 
@@ -798,7 +797,7 @@ async def test_tasks_blocked_by_a_dead_task_need_attention(
     await database.write(unblock, [Target(blocked)], Actor("ana", "desk"))
     async with watch("overview", size) as operator:
         await operator.until(lambda: operator.screen._slow is not None)
-        assert operator.screen._slow.stuck is None
+        assert operator.screen._slow.facts.blocked is None
 
 
 def test_figures_that_were_not_read_yet_are_named_so() -> None:
@@ -809,3 +808,11 @@ def test_figures_that_were_not_read_yet_are_named_so() -> None:
         assert "in the last hour" not in text
     read = replace(view, slow=Background(AT))
     assert "no attempt failed in the last hour" in plain(side_panels.top_failures(read, 60))
+
+
+def test_the_number_of_problems_is_a_bound_while_figures_are_read() -> None:
+    overview = overview_of(runners=(runner(lease=-40.0), runner(id=8)))
+    view = View(overview, None, tuple(alerts_of(overview)), UTC, ("1 h", 60), False)
+    assert "NEEDS ATTENTION 1+ reading " in plain(overview_panels.attention(view, 80, 3))
+    read = replace(view, slow=Background(AT))
+    assert "NEEDS ATTENTION 1 ─" in plain(overview_panels.attention(read, 80, 3))

@@ -36,6 +36,7 @@ from tasktui.startup.startup import opened, prepared
 from tasktui.terminal import typed_ahead
 from tests.shards import EACH_PAIR, Sharded, write_config
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
+from tests.store.table import change
 from tests.tasktui.conftest import NARROW, WIDE, Operator
 from tests.tasktui.terminal import Terminal
 
@@ -430,3 +431,13 @@ def test_the_console_begins_with_all_shards_or_with_a_task_of_one(
         assert terminal.ends() == 0
     finally:
         terminal.close()
+
+
+async def test_the_problems_of_a_shard_are_those_of_its_own_overview(profile: Sharded) -> None:
+    async with filled(profile) as databases, console_of(profile, (120, 60)) as operator:
+        lost = {"host": "web-2", "pid": 41, "version": "1", "lost": True, "tasks": 3, "started_at": ahead(-900)}
+        row = {"runner_id": 9, "ended_at": ahead(-60), "heartbeat_at": ahead(-90), **lost}
+        await change(databases["us"], databases["us"].tables.ended_runner.insert().values(row))
+        await operator.sees("us: No runner is alive", "us: web-2:41 was lost", "us: 1 task died in the last hour")
+        number = operator.text.partition("NEEDS ATTENTION ")[2].split()[0]
+        assert number == str(sum(operator.text.count(f" {name}: ") for name in ("eu", "us")))

@@ -1,8 +1,9 @@
 """Facts: the figures that the rules of alerts judge."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from runner.queries.counting import Count
@@ -31,11 +32,11 @@ def shown(value: object, limit: int = MAX_TEXT) -> str:
     return clean(formatting.text(value), limit)
 
 
-class AlertFacts(NamedTuple):
-    """The figures of one moment; a rule without its figures finds nothing.
+@dataclass(frozen=True, kw_only=True)
+class SlowFacts:
+    """The figures that the overview lacks; a rule without its figures finds nothing.
 
     Args:
-        zone: time zone of displayed times.
         results: results of the last ten minutes by runner and handler.
         blocked: the blocked tasks that wait for a dead or cancelled task; None without any.
         dead: tasks that died within the span of the thresholds and are still dead, by handler.
@@ -44,18 +45,32 @@ class AlertFacts(NamedTuple):
         lost: the runners that were lost in the last ten minutes.
         schedules: the schedules with their last ticks.
         health: the state of the database; None if it was not read.
-        due: seconds since the first ready task of each queue became due, paused ones left out.
+        due: seconds since the first ready task became due, by queue and handler.
+    """
+
+    results: Mapping[int, Mapping[str, Flow]] = field(default_factory=dict)
+    blocked: "StuckTasks | None" = None
+    dead: Mapping[str, Count] = field(default_factory=dict)
+    flows: Mapping[tuple[str, str], Flow] = field(default_factory=dict)
+    due: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    repeated: "Sequence[RepeatedFailures]" = ()
+    lost: "Sequence[LostRunner]" = ()
+    schedules: "Sequence[ScheduleRow]" = ()
+    health: "Health | None" = None
+
+    def of(self, overview: Overview, zone: tzinfo, thresholds: Thresholds) -> "AlertFacts":
+        """The figures of one moment, with its overview; see `AlertFacts`."""
+        return AlertFacts(overview, zone, thresholds, **vars(self))
+
+
+@dataclass(frozen=True)
+class AlertFacts(SlowFacts):
+    """The figures of one moment.
+
+    Args:
+        zone: time zone of displayed times.
     """
 
     overview: Overview
     zone: tzinfo = UTC
     thresholds: Thresholds = DEFAULT_THRESHOLDS
-    results: Mapping[int, Mapping[str, Flow]] = {}
-    blocked: "StuckTasks | None" = None
-    dead: Mapping[str, Count] = {}
-    flows: Mapping[tuple[str, str], Flow] = {}
-    due: Mapping[str, float] = {}
-    repeated: "Sequence[RepeatedFailures]" = ()
-    lost: "Sequence[LostRunner]" = ()
-    schedules: "Sequence[ScheduleRow]" = ()
-    health: "Health | None" = None

@@ -71,13 +71,17 @@ def _behind(queue: QueueCounts, slow: Slowdown | None) -> str:
 
 
 def late_queues(facts: AlertFacts, named: Container[str] = ()) -> Iterator[Alert]:
-    """The first ready task of a queue has been due for too long.
+    """The first ready task of a queue has been due for too long; a pause is a decision of people.
 
     Args:
         named: the queues with another alert, which is the cause.
     """
-    limit = facts.thresholds.late
-    late = sorted((-age, queue) for queue, age in facts.due.items() if age > limit.total_seconds())
+    limit, overview = facts.thresholds.late, facts.overview
+    paused, due = {queue.queue for queue in overview.queues if queue.paused}, dict[str, float]()
+    for (queue, handler), age in facts.due.items():
+        if queue not in paused and handler not in overview.handlers:
+            due[queue] = max(due.get(queue, 0.0), age)
+    late = sorted((-age, queue) for queue, age in due.items() if age > limit.total_seconds())
     for age, name in [each for each in late if each[1] not in named][:MOST_LATE]:
         text = f"its first ready task has been due for {formatting.age(-age)}"
         text += f" (threshold {formatting.age(limit.total_seconds())})"

@@ -7,7 +7,7 @@ from typing import TypeVar
 from runner.db.transaction import Transaction, clock
 from runner.model.alert import Alert, Severity
 from runner.policy.lanes import Head
-from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.facts import AlertFacts, SlowFacts
 from runner.queries.alerts.rules import alerts
 from runner.queries.alerts.schedules import TICKS
 from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS, Thresholds
@@ -16,7 +16,6 @@ from runner.queries.deaths import dead_by_handler
 from runner.queries.health import health
 from runner.queries.lost_runners import lost_runners
 from runner.queries.overview import MINUTE, RECENT, Overview, counted_overview, diagnoses
-from runner.queries.registries import Pauses
 from runner.queries.repeated_failures import repeated_failures
 from runner.queries.reports import Flow, flows_by_work_key, results_by_runner
 from runner.queries.rows import as_text
@@ -45,34 +44,40 @@ async def read_facts(tx: Transaction, thresholds: Thresholds = DEFAULT_THRESHOLD
         zone: time zone of displayed times.
     """
     await tx.keep_to_indexes()
+    overview, slow = await tx.gather(_overview(tx, thresholds), slow_facts(tx, thresholds))
+    return slow.of(overview, zone, thresholds)
+
+
+async def slow_facts(tx: Transaction, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> SlowFacts:
+    """Read the figures that the overview lacks.
+
+    Args:
+        tx: an open transaction that keeps to indexes; about fifteen statements are executed, each up to a limit.
+    """
 
     async def since(span: timedelta, read: Callable[..., Awaitable[T]], *arguments: object) -> T:
         return await read(tx, await clock(tx) - span, *arguments)
 
-    counts = tx.gather(
-        since(thresholds.span, dead_by_handler), since(DAY, repeated_failures, thresholds.failures), _flows(tx)
-    )
-    overview, (dead, repeated, by_work_key), results, lost, planned, (vitals, blocked) = await tx.gather(
-        _overview(tx, thresholds),
-        counts,
+    (dead, repeated, flows), results, lost, planned, (vitals, blocked), heads = await tx.gather(
+        tx.gather(
+            since(thresholds.span, dead_by_handler), since(DAY, repeated_failures, thresholds.failures), _flows(tx)
+        ),
         since(RECENT, results_by_runner),
         since(RECENT, lost_runners),
         schedules(tx, runs=TICKS),
         tx.gather(health(tx), stuck_tasks(tx)),
+        tx.once(lane_heads),
     )
-    return AlertFacts(
-        overview,
-        zone,
-        thresholds,
+    return SlowFacts(
         results=results,
         blocked=blocked,
         dead=dead,
+        flows=flows,
+        due=_due(heads),
         repeated=repeated,
         lost=lost,
         schedules=planned,
         health=vitals,
-        flows=by_work_key,
-        due=_due(await tx.once(lane_heads), _paused(overview)),
     )
 
 
@@ -91,16 +96,11 @@ async def _flows(tx: Transaction) -> dict[tuple[str, str], Flow]:
     return await flows_by_work_key(tx, at - RECENT, at + MINUTE)
 
 
-def _paused(overview: Overview) -> Pauses:
-    queues = {queue.queue: queue.paused for queue in overview.queues if queue.paused is not None}
-    return Pauses(queues, overview.handlers)
-
-
-def _due(heads: Sequence[Head], paused: Pauses) -> dict[str, float]:
-    """Seconds since the first ready task of each queue became due; a pause is a decision of people."""
-    ages: dict[str, float] = {}
+def _due(heads: Sequence[Head]) -> dict[tuple[str, str], float]:
+    """Seconds since the first ready task of each queue and handler became due."""
+    ages: dict[tuple[str, str], float] = {}
     for head in heads:
-        queue, handler = as_text(head.lane.queue), as_text(head.lane.handler)
-        if head.wait < 0 and queue not in paused.queues and handler not in paused.handlers:
-            ages[queue] = max(ages.get(queue, 0.0), -head.wait)
+        if head.wait < 0:
+            key = as_text(head.lane.queue), as_text(head.lane.handler)
+            ages[key] = max(ages.get(key, 0.0), -head.wait)
     return ages
