@@ -39,7 +39,7 @@ from tasktui.render import theme
 from tasktui.render.theme import THEMES, Ascii, suitable
 from tasktui.screens import MODES as SCREENS
 from tasktui.screens import preload
-from tasktui.session.databases import FIRST, LIST, TASK, Databases, mode_name
+from tasktui.session.databases import LIST, Databases, mode_name
 from tasktui.session.opened import TargetScreen
 from tasktui.session.session import Session
 from tasktui.session.shards import ShardsSession
@@ -105,7 +105,7 @@ class Console(KeyBuffer):
         self, session: Session, theme_name: str = "", *, ascii_signs: bool = False, others: Sequence[Session] = ()
     ) -> None:
         super().__init__()
-        self.databases = Databases((session, *others))
+        self.databases = Databases((session, *others), self.DEFAULT_MODE.partition("@")[0])
         for place, each in enumerate(self.databases.sessions):
             for name, mode in SCREENS.items():
                 create = mode.create_for_shards if isinstance(each, ShardsSession) else mode.create
@@ -133,7 +133,7 @@ class Console(KeyBuffer):
 
     async def action_database(self) -> None:
         """Bring the next database to the front, with the screen that it showed last."""
-        await self.switch_mode(self.databases.next() or self.DEFAULT_MODE.partition("@")[0])
+        await self.switch_mode(self.databases.next())
 
     def apply_theme(self, name: str) -> None:
         """Draw with a theme.
@@ -173,14 +173,14 @@ class Console(KeyBuffer):
             views.delete(theme_file(self.session), self.session.name)
 
     async def action_go(self, mode: str) -> None:
-        """Switch to a screen, or with `back` from a task to the one that opened it. The following keys wait for it."""
-        screen = (self.databases.opener(TASK) or LIST) if mode == "back" else mode
-        await super().switch_mode(self.databases.mode(screen, by_key=True))
+        """Switch to a screen, or with `back` to the one that opened this one. The following keys wait for it."""
+        if screen := self.databases.opener if mode == "back" else mode:
+            await super().switch_mode(self.databases.mode(screen, by_key=True))
 
     @on(Heading.Chosen)
     async def _open_screen(self, event: Heading.Chosen) -> None:
         if isinstance(self.screen, LiveScreen):  # A dialog stays in front.
-            await self.switch_mode(next(name for name, mode in SCREENS.items() if mode.title == event.title))
+            await self.action_go(next(name for name, mode in SCREENS.items() if mode.title == event.title))
 
     @on(TextSelected)
     def _copy_selection(self) -> None:
@@ -431,7 +431,7 @@ def _open_alert(console: Console, screen: LiveScreen, choice: "AttentionChoice |
     if choice.explain:
         open_why(screen, tasks)
     elif kind == "database":
-        console.switch_mode(console.databases.choose(subject) or FIRST)
+        console.switch_mode(console.databases.choose(subject))
     elif view == "health":
         console.action_health()
     elif view == "tasks":

@@ -176,7 +176,7 @@ def _theme(console: CommandTarget, command: Command) -> None:
 
 
 def _database(console: CommandTarget, command: Command) -> None:
-    console.switch_mode(console.databases.choose(command.rest) or "overview")
+    console.switch_mode(console.databases.choose(command.rest))
 
 
 def _views(console: CommandTarget, command: Command) -> None:

@@ -185,10 +185,12 @@ class AuditScreen(LiveScreen):
         elif operation is not None and operation.entry.task_id is not None:
             self.console.open_task(operation.entry.task_id)
 
-    def action_back(self) -> None:
-        """List all operations again."""
+    async def action_back(self) -> None:
+        """List all operations again; then go back to where the audit was opened."""
         if self._change_group is not None:
             self._list(None)
+        else:
+            await self.run_action("app.go('back')")
 
     def _list(self, change_group: str | None) -> None:
         self._change_group = change_group

@@ -23,7 +23,6 @@ from tasktui.screens.as_of import note_rows
 from tasktui.screens.failures import FailuresScreen
 from tasktui.screens.runners import RunnersScreen
 from tasktui.screens.tasks import TasksScreen
-from tasktui.session.databases import FIRST
 from tasktui.session.session import Session
 from tasktui.session.shard_reads import ShardReads
 from tasktui.shell.actions import action_bindings
@@ -176,7 +175,7 @@ class ShardsScreen(LiveScreen):
         if self.focused is not self.query_one("#shards"):
             self.console.open_tasks(filter_of(queue=event.key))
         elif event.key != TOTAL:
-            self.console.switch_mode(self.console.databases.choose(event.key) or FIRST)
+            self.console.switch_mode(self.console.databases.choose(event.key))
 
 
 def _attention(found: Sequence[Any], data: ShardOverviews, width: int, most: int) -> list[Row]:

@@ -130,7 +130,6 @@ class TaskScreen(LiveScreen):
         Binding("g", "graph", "Graph"),
         Binding("n", "neighbour(1)", "Next task of the list", show=False),
         Binding("p", "neighbour(-1)", "Previous task of the list", show=False),
-        Binding("escape", "app.go('back')", "Back", show=False),
     ]
 
     def __init__(self) -> None:

@@ -33,7 +33,6 @@ from tasktui.render.render import line
 from tasktui.render.rows import BLANK, Part, Row, fit, rule, silent_shards
 from tasktui.screens.selection import FilterBar, Selection, toggled, why_marked
 from tasktui.screens.task import PreviewPane, texts_of_task
-from tasktui.session.databases import LIST
 from tasktui.session.shards import database_of
 from tasktui.shell.actions import TASK_TARGETS, action_bindings
 from tasktui.shell.live import LiveScreen
@@ -170,9 +169,8 @@ class TasksScreen(LiveScreen):
         if self.focused is self.table and not self.pages.searching and self.opened.go_back():
             self.on_screen_resume()
             return
-        opener = self.console.databases.opener(LIST)
-        if opener and self.focused is self.table and not self.pages.searching:
-            await self.run_action(f"app.go('{opener}')")
+        if self.focused is self.table and not self.pages.searching:
+            await self.run_action("app.go('back')")
         self.pages.stop_search()
         self.filter_bar.discard()
         self.table.focus()

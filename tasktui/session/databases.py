@@ -8,11 +8,8 @@ from tasktui.session.opened import Opened
 from tasktui.session.session import Alarm, Job, Session
 from tasktui.session.shards import ShardsSession
 
-FIRST, LIST, TASK = "overview", "tasks", "task"
-"""The first screen, the task list, and the screen of a task of the list."""
-
-OPENED = {LIST: (LIST, TASK), TASK: (TASK,)}
-"""The screens to which escape goes back, each with those that do not count as its opener."""
+LIST, TASK = "tasks", "task"
+"""The task list, and the screen of a task of the list."""
 
 ALARMS_EVERY = 10.0
 """Seconds between reads of the databases behind the one in front."""
@@ -35,14 +32,16 @@ class Databases:
 
     Args:
         sessions: one for each database; the first one is in front.
+        first: the screen that each shows first.
     """
 
-    def __init__(self, sessions: Sequence[Session]) -> None:
+    def __init__(self, sessions: Sequence[Session], first: str) -> None:
         self.sessions = tuple(sessions)
+        self._first = first
         self._opened = tuple(Opened() for _ in self.sessions)
         self._place = 0
         self._last: dict[int, str] = {}
-        self._openers: dict[tuple[int, str], str] = {}
+        self._trails: tuple[list[str], ...] = tuple([] for _ in self.sessions)
 
     @property
     def front(self) -> Session:
@@ -61,11 +60,13 @@ class Databases:
     @property
     def shown(self) -> str:
         """The screen that the database in front shows."""
-        return self._last.get(self._place, FIRST)
+        return self._last.get(self._place, self._first)
 
-    def opener(self, screen: str) -> str:
-        """The screen from which the task list, or a task, of the database in front was opened; empty after its key."""
-        return self._openers.get((self._place, screen), "")
+    @property
+    def opener(self) -> str:
+        """The screen from which the one in front was opened, to which escape returns; empty after its key."""
+        trail = self._trails[self._place]
+        return trail[-1] if trail else LIST if self.shown == TASK else ""
 
     @property
     def jobs(self) -> list[Job]:
@@ -76,40 +77,36 @@ class Databases:
         """Note that the database in front shows a screen, and return the name of the screen for this database.
 
         Args:
-            by_key: its key or a tab opens it, so that the task list has no opener.
+            by_key: its key or a tab opens it, so that it has no opener; the key of the opener returns to that.
         """
-        shown = self.shown
-        if screen in OPENED and shown not in OPENED[screen]:
-            self._openers[self._place, screen] = "" if by_key else shown
+        shown, trail = self.shown, self._trails[self._place]
+        if by_key and trail[-1:] == [screen]:
+            trail.pop()
+        elif by_key and (shown, screen) != (LIST, TASK):
+            trail.clear()
+        elif screen != shown:
+            trail.append(shown)
         self._last[self._place] = screen
         return mode_name(screen, self._place, past=self.front.at is not None)
 
-    def next(self) -> str | None:
-        """Bring the next database to the front.
-
-        Returns:
-            The screen that it showed last; None if it has shown none.
-        """
+    def next(self) -> str:
+        """Bring the next database to the front, and return the screen that it shows."""
         self._place = (self._place + 1) % len(self.sessions)
-        return self._last.get(self._place)
+        return self.shown
 
-    def bring(self, session: Session) -> str | None:
-        """Bring the database of a session to the front.
-
-        Returns:
-            The screen that it showed last; None if it has shown none.
-        """
+    def bring(self, session: Session) -> str:
+        """Bring the database of a session to the front, and return the screen that it shows."""
         self._place = next(place for place, each in enumerate(self.sessions) if each is session)
-        return self._last.get(self._place)
+        return self.shown
 
-    def choose(self, name: str) -> str | None:
+    def choose(self, name: str) -> str:
         """Bring a database to the front.
 
         Args:
             name: its name; the beginning is enough if no other one has it.
 
         Returns:
-            The screen that it showed last; None if it has shown none.
+            The screen that it shows.
 
         Raises:
             InvalidInput: no database of the console has this name, or several begin with it.

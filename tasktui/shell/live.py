@@ -164,6 +164,7 @@ class LiveScreen(FramedScreen):
         Binding("ctrl+x", "app.stop", "Stop", key_display="^x"),
         Binding("Y", "copy", "Copy command, SQL", show=False),
         Binding("y", "copy('text')", "Copy a text", show=False),
+        Binding("escape", "app.go('back')", "Back", show=False),
     ]
 
     opened: Any = None

@@ -93,6 +93,15 @@ async def test_the_filter_and_the_open_task_stay_at_a_past_time(database: Databa
         await operator.sees(f"{id}  work", "order-1")
 
 
+async def test_escape_returns_to_the_queues_of_a_past_time(watch: Watch, id: int) -> None:
+    async with watch() as operator:
+        await at(operator, "7m", "As of", "mail")
+        await operator.press("enter")
+        await operator.sees("Filter: queue:mail", "order-1")
+        await operator.press("escape")
+        await operator.sees("As of", "UNSURE")
+
+
 @pytest.mark.slow
 async def test_keys_step_through_the_time(watch: Watch, id: int) -> None:
     async with watch() as operator:

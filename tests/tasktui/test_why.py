@@ -194,6 +194,44 @@ async def test_escape_goes_back_to_the_screen_and_the_filter_before(database: Da
         await operator.until(lambda: operator.screen.title == "Overview")
 
 
+@ON_ONE_DATABASE
+async def test_escape_returns_to_the_screen_of_an_alert_or_an_explanation(database: Database, watch: Watch) -> None:
+    await add_live(database, queue="mail", run_at=ahead(-600))
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), BY)
+    async with watch("overview") as operator:
+        await operator.sees("mail ‖")
+        await operator.press("w")
+        await operator.sees("paused", "enter opens")
+        await operator.press("enter")
+        await operator.until(lambda: operator.screen.title == "Audit")
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.title == "Overview")
+        await operator.press("enter")
+        await operator.sees("queue:mail")
+        await operator.press("exclamation_mark")
+        await operator.sees("▸ ✗ No runner is alive")
+        await operator.press("enter")
+        await operator.until(lambda: operator.screen.title == "Runners")
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.title == "Tasks")
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.title == "Overview")
+
+
+@ON_ONE_DATABASE
+async def test_escape_stays_on_a_screen_that_its_key_has_opened(database: Database, watch: Watch) -> None:
+    async with watch("overview") as operator:
+        for key, title in (("5", "Runners"), ("8", "Audit"), ("1", "Overview")):
+            await operator.press(key)
+            await operator.until(lambda title=title: operator.screen.title == title)
+            await operator.press("escape")
+            assert operator.screen.title == title
+        await operator.command("runners")
+        await operator.until(lambda: operator.screen.title == "Runners")
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.title == "Overview")
+
+
 @pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_explanation_is_refreshed(database: Database, watch: Watch) -> None:
