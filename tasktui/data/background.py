@@ -58,7 +58,7 @@ class Background:
     Args:
         times: histograms of the attempts of the last hour by minute.
         p95: 95th percentile of each handler in the last hour, in seconds; only for a wide screen.
-        failures: the largest failure groups of the last hour; only for a wide screen.
+        failures: the largest failure groups of the last hour; None if a narrow screen has not read them.
         trends: attempts of each failure group over the last hour, by fingerprint.
         slowest: the running tasks that run longest; only for a wide screen.
         changes: the latest operations.
@@ -68,7 +68,7 @@ class Background:
     at: datetime
     times: Mapping[datetime, Times] = field(default_factory=dict)
     p95: Mapping[str, float] = field(default_factory=dict)
-    failures: tuple[Failures, ...] = ()
+    failures: tuple[Failures, ...] | None = None
     trends: Mapping[str, Sequence[int]] = field(default_factory=dict)
     slowest: tuple[TaskRow, ...] = ()
     changes: tuple[ChangeGroup, ...] = ()

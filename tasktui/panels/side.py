@@ -249,7 +249,8 @@ def top_failures(view: View, width: int) -> list[Row]:
     """The largest failure groups of the last hour."""
     rows: list[Row] = [rule([heading("TOP FAILURES")], width, [("4", "bold accent"), (" failures", "muted")])]
     if view.slow is None or not view.slow.failures:
-        none = "reading" if view.slow is None else "no attempt failed in the last hour"
+        unread = view.slow is None or view.slow.failures is None
+        none = "reading" if unread else "no attempt failed in the last hour"
         return [*rows, fit([(f"  {none}", "muted")], width)]
     from tasktui.panels.failure import is_hot  # The first screen does not need it.
 

@@ -802,11 +802,17 @@ async def test_tasks_blocked_by_a_dead_task_need_attention(
 
 def test_figures_that_were_not_read_yet_are_named_so() -> None:
     view = View(overview_of(), None, (), UTC, ("1 h", 60), False)
-    for rows in (side_panels.top_failures(view, 60), overview_panels.run_time(view, 60, 5)):
+    grown = replace(view, slow=Background(AT))  # A narrow screen, which has just become wide, has read no failures.
+    unread = (
+        side_panels.top_failures(view, 60),
+        side_panels.top_failures(grown, 60),
+        overview_panels.run_time(view, 60, 5),
+    )
+    for rows in unread:
         text = plain(rows)
         assert "reading" in text
         assert "in the last hour" not in text
-    read = replace(view, slow=Background(AT))
+    read = replace(view, slow=Background(AT, failures=()))
     assert "no attempt failed in the last hour" in plain(side_panels.top_failures(read, 60))
 
 
