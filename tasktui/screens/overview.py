@@ -345,8 +345,11 @@ class OverviewScreen(LiveScreen):
     def _arrange(self, event: Table.HeadClicked | QueueFilter.Applied) -> None:
         """Sort the queues by the head of a column, which a second click reverses, or follow the filter."""
         if isinstance(event, QueueFilter.Applied):
-            self.set_focus(self.query_one("#queues"))
+            table = self.query_one("#queues", Table)
+            self.set_focus(table)
             self.redraw()
+            if table.cursor is None:  # The filter hides the row that was under the cursor.
+                table.action_first()
             if self._last is not None and self._last.hides_queues and self._filter.names:
                 self.action_reload()
         elif (head := event.title.lower().partition("/")[0]) in ORDERS:

@@ -113,6 +113,21 @@ async def test_queues_are_filtered_and_sorted_by_key(database: Database, watch: 
         await operator.sees("↓ ready")
 
 
+@ON_ONE_DATABASE
+async def test_the_first_match_of_a_filter_is_under_the_cursor(database: Database, watch: Watch) -> None:
+    for name in ("alpha", "images", "mail"):
+        await add_live(database, queue=name, run_at=ahead(-5))
+    async with watch("overview") as operator:
+        table = operator.screen.query_one(Table)
+        await operator.until(lambda: table.cursor == "alpha")
+        await operator.press("slash")
+        await operator.type("i")
+        await operator.press("enter")
+        await operator.until(lambda: table.keys == ("images", "mail") and table.cursor == "images")
+        await operator.press("M")
+        await operator.sees("Limit", "images")
+
+
 def test_a_named_queue_in_trouble_comes_before_the_listed_ones() -> None:
     found = [queue("alpha"), queue("zeta", lost=Count(1))]
     order = sorted_queues(overview_of(queue("alpha"), queue("beta")), found)
