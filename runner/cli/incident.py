@@ -103,8 +103,8 @@ async def incident(
 
     The report has a timeline of starts, breakers, lost runners, first failures and
     changes by operators; the failures by cause with one example; and the backlog
-    and the latency of each queue beside the period of the same length before.
-    Secrets are masked.
+    of each queue at the end, with its latency beside the period of the same length
+    before. Secrets are masked.
 
     Args:
         begin: Start of the period: 1h, 3:00, 2026-11-20.

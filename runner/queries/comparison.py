@@ -10,6 +10,7 @@ from runner.policy.limits import SharedLimits
 from runner.queries.counting import Count
 from runner.queries.counts import QueueCounts, counts
 from runner.queries.past.as_of import PastQueue, queues_as_of
+from runner.queries.past.reconstruction import UNRECORDED, WAITING
 from runner.queries.registries import Pause
 from runner.queries.reports import Flow
 from runner.queries.runners import runners
@@ -17,6 +18,9 @@ from runner.text import formatting
 
 LEAST, FACTOR = 10, 2.0
 """The least difference of two figures that counts, and the factor between them."""
+
+UNKNOWN = (WAITING, UNRECORDED)
+"""The words of past states that may be ready, retrying or running."""
 
 
 class Side(NamedTuple):
@@ -88,8 +92,9 @@ def _figures(queue: QueueCounts) -> QueueFigures:
 
 
 def _past_figures(queue: PastQueue, *, capped: bool) -> QueueFigures:
+    is_bound = capped or not {*UNKNOWN}.isdisjoint(queue.states)
     ready, retrying, running = (
-        Count(queue.states.get(shown, 0), capped) for shown in (Shown.READY, Shown.RETRYING, Shown.RUNNING)
+        Count(queue.states.get(shown, 0), is_bound) for shown in (Shown.READY, Shown.RETRYING, Shown.RUNNING)
     )
     rates = _rates(queue.minute, queue.hour)
     return QueueFigures(

@@ -270,6 +270,15 @@ def _json(values: dict[str, Any], name: str, zone: tzinfo) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+PLAIN_TEXT = re.compile(r'"(?!(?:true|false|null|none|[\d.+-]+)")[^\s"\\{\[](?:[^"\\]*[^\s"\\])?"')
+"""A JSON string that is a text, without blanks at its ends and without escapes."""
+
+
+def unquoted(value: str) -> str:
+    """A JSON value without the quotes of a text that cannot be mistaken for another value."""
+    return value[1:-1] if PLAIN_TEXT.fullmatch(value) else "none" if value == "null" else value
+
+
 def _cut(text: str, most: int | None) -> str:
     return text if most is None or len(text) <= most else f"{text[: most - 1]}{CUT}"
 

@@ -11,12 +11,12 @@ from textual.content import Content
 
 from runner.operations.targets import MANY
 from runner.text import formatting
-from runner.text.redact import differences
+from runner.text.redact import differences, unquoted
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import undo_group_words, undo_words
 from tasktui.actions.question import BulkChange, Dialog, Question, result_notice
 from tasktui.messages import Notice
-from tasktui.render.render import content, line, unquoted
+from tasktui.render.render import content, line
 from tasktui.session.session import Session
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 Widgets accept only the output of `line`, `block` and the cells below, and draw it as plain text without markup.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 MAX_LINE = 400
 
-PLAIN_TEXT = re.compile(r'"(?!(?:true|false|null|none|[\d.+-]+)")[^\s"\\{\[](?:[^"\\]*[^\s"\\])?"')
-"""A JSON string that is a text, without blanks at its ends and without escapes."""
 
 LATE = timedelta(minutes=5)
 """A ready task that is due for longer waits too long."""
@@ -56,11 +53,6 @@ class RenderedRow(NamedTuple):
 def line(value: object, limit: int = MAX_LINE) -> str:
     """A sanitized value on one line; NOTHING for an empty one."""
     return clean(formatting.text(value), limit)
-
-
-def unquoted(value: str) -> str:
-    """A JSON value without the quotes of a text that cannot be mistaken for another value."""
-    return value[1:-1] if PLAIN_TEXT.fullmatch(value) else "none" if value == "null" else value
 
 
 def block(text: str) -> str:

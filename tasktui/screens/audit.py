@@ -1,9 +1,7 @@
 """AuditScreen: the operations of operators, and undo."""
 
 import json
-import re
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,17 +17,18 @@ from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.queries.audit import AuditRecord, ChangeGroup, change_groups
+from runner.queries.audit_words import ChangedValue, change_words, changed_values
 from runner.queries.fate import GroupFate, fate
 from runner.queries.task.timeline import format_entry
 from runner.text import formatting
 from runner.text.formatting import SIGNS
-from runner.text.redact import decode_audit, differences
+from runner.text.redact import decode_audit
 from runner.text.sanitize import count_noun
 from runner.text.times import format_moment
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.messages import Notice
 from tasktui.render.plot import gauge
-from tasktui.render.render import Cell, ListColumn, RenderedRow, content, fitted, line, lines, unquoted
+from tasktui.render.render import Cell, ListColumn, RenderedRow, content, fitted, line, lines
 from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule, width_of
 from tasktui.screens.row_texts import texts_of_row
 from tasktui.session.session import Session
@@ -47,12 +46,6 @@ BAR = 40
 
 MOST = 200
 """Maximum number of operations to list, latest first."""
-
-MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d):\d\d [\w+:-]+")
-"""A time in the changed values."""
-
-RECORDED = re.compile(r"(?:paused|limited|breaker)_(?:\w+_)?(?:at|by|why)")
-"""Names of values that repeat the time, the operator and the reason of a change."""
 
 COLUMNS = (
     ListColumn("ID", 7, right=True),
@@ -284,15 +277,12 @@ def _verb_and_target(operation: ChangeGroup) -> tuple[str, str]:
     return verb, operation.number.of("task") if group and entry.task_id is not None else target
 
 
-def _values(entry: AuditRecord, zone: tzinfo) -> Iterator[tuple[str, str, str]]:
-    """The changed values: name, value before, which may be empty, and value after."""
-    for text in differences(entry.before, entry.after, zone=zone):
-        if text.startswith("payload: {"):
-            yield "payload", "", ", ".join(_payload_changes(entry)) or "no visible difference"
-            continue
-        name, _, value = text.partition(": ")
-        before, _, after = value.partition(" -> ")
-        yield name, "" if before in ("-", "null") else unquoted(before), unquoted(after)
+def _values(entry: AuditRecord, zone: tzinfo) -> Iterator[ChangedValue]:
+    """The changed values, those of an object in the payload one by one."""
+    for value in changed_values(entry, zone):
+        is_object = value.name == "payload" and value.before.startswith("{")
+        changes = ", ".join(_payload_changes(entry)) or "no visible difference" if is_object else ""
+        yield ChangedValue(value.name, "", changes) if is_object else value
 
 
 def _payload_changes(entry: AuditRecord) -> list[str]:
@@ -306,24 +296,7 @@ def _payload_changes(entry: AuditRecord) -> list[str]:
 
 def brief_changes(entry: AuditRecord, zone: tzinfo) -> list[str]:
     """The changed values in few words, without those that the other columns of the list show."""
-    day = f"{entry.at.astimezone(zone):%Y-%m-%d}" if entry.at else ""
-    texts = (
-        f"{_words(name)}: {before} -> {after}" if before else f"{_words(name)} {after}"
-        for name, before, after in _values(entry, zone)
-        if not RECORDED.fullmatch(name)
-    )
-    return [MOMENT.sub(lambda moment: _short(moment, day), text) for text in texts]
-
-
-def _short(moment: re.Match[str], day: str) -> str:
-    """A time to the minute, with its date unless it is that day; another text as it is."""
-    with suppress(ValueError):  # a key may look like a time
-        return moment[2] if moment[1] == day else f"{formatting.day(datetime.fromisoformat(moment[1]))} {moment[2]}"
-    return moment[0]
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
+    return change_words(entry, _values(entry, zone), zone)
 
 
 async def _operations(tx: Transaction, change_group: str | None, cursor: str | None) -> RecentOperations:
@@ -367,7 +340,7 @@ def change(operation: ChangeGroup, at: datetime, zone: tzinfo) -> Iterator[Conte
     example = is_group(operation) and entry.task_id is not None
     yield content((f"\n  task {entry.task_id}, one of {operation.number}:" if example else "", "muted"))
     values = [
-        (line(_words(name)), line(before) if before else "", line(after))
+        (line(name.replace("_", " ")), line(before) if before else "", line(after))
         for name, before, after in _values(entry, zone)
     ]
     wide = max((cell_len(name) for name, *_ in values), default=0)

@@ -74,14 +74,16 @@ def test_an_incident_is_reported_for_its_period(cli: Call, store: Store, tmp_pat
     assert cli("incident", "--from", "1h", "--to", "2h").code == Exit.BAD_INPUT
 
 
-def test_an_incident_names_no_backlog_after_a_retry_of_dead_tasks(cli: Call, store: Store) -> None:
+def test_an_incident_names_the_backlog_at_its_end_after_a_retry_of_dead_tasks(cli: Call, store: Store) -> None:
     failed(store, "mail.send", "gone", "gone", dead=True)
     assert "tasks submitted: 2, ended: 2: the backlog stayed the same." in cli("incident", "--from", "10m").out
     assert cli("retry", 1).code == Exit.OK
     store.claim("mail.send", outcome=Done())
     text = cli("incident", "--from", "10m").out
     assert "tasks submitted: 2, ended: 3: some twice, as operators returned tasks." in text
-    assert re.search(r"^\| `default` \| 2 \| 1 \| 2 \| 2 \| - \|", text, re.MULTILINE)
+    assert re.search(r"^\| `default` \| 2 \| 1 \| 2 \| 2 \| 0 \|", text, re.MULTILINE)
+    assert cli("retry", 2).code == Exit.OK
+    assert re.search(r"^\| `default` \| 2 \| 1 \| 2 \| 2 \| 1 \|", cli("incident", "--from", "10m").out, re.MULTILINE)
 
 
 @contextmanager

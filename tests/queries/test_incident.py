@@ -15,6 +15,7 @@ from runner.errors import InvalidInput
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.edit import edit_all
 from runner.operations.edit_values import Changes
+from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target, with_change_group
 from runner.operations.terminate import terminate
@@ -215,6 +216,65 @@ async def declare_and_open(database: Database) -> None:
     async with database.writing() as tx:
         opened = {"breaker_probes": 1, "breaker_wait": 9.0, "breaker_round": 1, "breaker_probe_at": ahead(9)}
         await tx.execute(handler.update().values(breaker_opened_at=ahead(-60), **opened))
+
+
+def queue_row(text: str, queue: str) -> list[str]:
+    """The cells of a queue in the table of a report, up to its backlog."""
+    row = next(line for line in text.splitlines() if line.startswith(f"| `{queue}` |"))
+    return row.strip("|").replace(" ", "").split("|")[1:6]
+
+
+@pytest.mark.both_databases
+async def test_a_queue_whose_tasks_only_wait_has_its_backlog_at_the_end_of_the_period(database: Database) -> None:
+    assert "No tasks were submitted or finished, and none waits." in await report(database)
+    end = datetime.now(UTC) - timedelta(minutes=20)
+    for minutes in (300, 200, 150):
+        at = ahead(-60 * minutes)
+        await add_live(database, queue="payments", run_at=at, submitted_at=at)
+    await add_live(database, queue="payments", run_at=ahead(3600), submitted_at=ahead(-18_000))
+    ended = {"claimed_at": ahead(-600), "finished_at": ahead(-599), "attempt": 1}
+    early = {"run_at": ahead(-12_000), "submitted_at": ahead(-12_000), "queue": "payments", "fence": 1}
+    for id in (900, 901):
+        await add_past(database, id, **early, **ended)
+    now, past = await report(database), await report(database, 100, end)
+    assert queue_row(now, "payments") == ["0", "0", "0", "0", "3"]
+    assert queue_row(past, "payments") == ["0", "0", "0", "0", "5"]
+
+
+@pytest.mark.both_databases
+async def test_a_backlog_that_is_not_read_completely_is_a_lower_bound(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = datetime.now(UTC) - timedelta(minutes=20)
+    for _ in range(3):
+        await add_live(database, queue="payments", run_at=ahead(-9_000), submitted_at=ahead(-9_000))
+    retried = await add_live(database, queue="mail", run_at=ahead(60), submitted_at=ahead(-9_000), attempt=1, fence=1)
+    await add_attempt(database, retried, queue="mail", started_at=ahead(-60), ended_at=ahead(-50), delay=110.0)
+    text = await report(database, 100, end)
+    assert queue_row(text, "payments")[-1] == "3"
+    assert queue_row(text, "mail")[-1] == "?"  # It may have been due at the end, or later.
+    monkeypatch.setattr("runner.queries.past.as_of.CANDIDATES", 3)
+    assert queue_row(await report(database, 100, end), "payments")[-1] == "2+"
+
+
+async def test_the_changes_of_a_report_are_words(database: Database) -> None:
+    queue = PauseTarget(PauseKind.QUEUE, "payments")
+    canary = Actor("ana", "desk-1", "canary")
+    await database.write(set_limits, queue, LimitEdit({"concurrency": "12"}, new=True), canary)
+    await database.write(set_limits, queue, LimitEdit({"concurrency": "24", "rate": "5/s"}), Actor("li", "desk-2"))
+    await database.write(pause, queue, canary)
+    await database.write(edit_all, [Target(await add_live(database))], Changes(priority=9), Actor("li", "desk-2"))
+    text = await report(database)
+    changes = text[text.index("## Changes by operators") :]
+    for words in (
+        "limit of queue payments by ana: canary; at most 12 running",
+        "limit of queue payments by li: at most 24 running, 5/s started (before: at most 12 running)",
+        "pause of queue payments by ana: canary",
+        "by li: priority: 1 -> 9",
+    ):
+        assert f"{words}\n" in changes
+    for absent in ("max", "null", "limited", "paused_at"):
+        assert absent not in changes
 
 
 async def test_a_change_of_many_tasks_hides_no_earlier_change(

@@ -50,7 +50,7 @@ def entry(id: int, undo_of: int | None = None) -> AuditRecord:
     ("before", "after", "shown"),
     [
         ("{}", '{"paused_at": "2026-11-22 10:00:00", "paused_by": "ana", "paused_why": "restore"}', []),
-        ('{"max_running": null}', '{"max_running": 24, "limited_at": "2026-11-22 10:00:00"}', ["max running 24"]),
+        ('{"max_running": null}', '{"max_running": 24, "limited_at": "2026-11-22 10:00:00"}', ["at most 24 running"]),
         ('{"priority": 1}', '{"priority": 9}', ["priority: 1 -> 9"]),
         ('{"key": "a b"}', '{"key": "7"}', ['key: a b -> "7"']),
         (

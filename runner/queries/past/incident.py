@@ -1,7 +1,7 @@
 """incident: a period of trouble as one report: timeline, failures, queues, lost runners, changes by operators."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Annotated, Any, NamedTuple, TypeAlias
@@ -16,16 +16,19 @@ from runner.filter.parse import Filter, Term
 from runner.model.outcome import RUNNER_LOST
 from runner.model.task import FINAL, State
 from runner.queries.audit import REVEAL, ChangeGroup, change_groups
+from runner.queries.audit_words import change_words, changed_values
+from runner.queries.comparison import read_side
+from runner.queries.counting import Count, total_of
 from runner.queries.failures import Failures, failures
 from runner.queries.health import reads_audit
-from runner.queries.reports import MinuteFlow, per_minute
+from runner.queries.reports import OTHERS, Flow, MinuteFlow, per_minute
 from runner.queries.rows import as_int, as_text, moment, readable, text
-from runner.queries.summary import GroupBy, Summary, summary
+from runner.queries.summary import GroupBy, Summary, SummaryLine, summary
 from runner.text import formatting
 from runner.text.blocks import BlockTable, Code, Items, MarkdownBlock, Paragraph, Sample, Section, Words, markdown
 from runner.text.document import JsonProperty, Treatment
 from runner.text.page import page
-from runner.text.redact import differences, mask
+from runner.text.redact import mask
 from runner.text.runner_name import runner_name
 from runner.text.sanitize import count_noun, one_line
 from runner.text.times import format_age, format_moment
@@ -38,6 +41,9 @@ MOST_IDS = 5
 LONGEST_VALUES = 120
 """Bounds of a report: operations, failure groups, runners or attempts that ended, lines of a traceback, ids,
 characters of values."""
+
+NO_RESULTS = SummaryLine("", Count(), Flow(), None, None, None, None)
+"""The results of a queue in which no task was submitted or ended."""
 
 Ends: TypeAlias = list[tuple[datetime, int]]
 """Ends of attempts, each with the id of its task."""
@@ -68,6 +74,7 @@ class Incident:
 
     Args:
         before: the results by queue of the period of the same length before.
+        backlog: the ready and retrying tasks at the end, by queue.
         minutes: the counts by minute.
         failures: the failure groups, largest first.
         changes: the operations, each with its latest change, oldest first; None if this login may not read the audit.
@@ -78,6 +85,7 @@ class Incident:
     queues: Summary
     handlers: Summary
     before: Summary
+    backlog: Mapping[str, Count]
     minutes: Sequence[MinuteFlow]
     failures: Sequence[Failures]
     changes: Sequence[ChangeGroup] | None
@@ -93,7 +101,7 @@ async def incident(tx: Transaction, since: datetime, until: datetime | None = No
     """Read the data of a report.
 
     Args:
-        tx: an open transaction; about 20 statements are executed.
+        tx: an open transaction; about 40 statements are executed; see `queues_as_of` for those of a past end.
         since: the start, aware; its whole minute is included.
         until: the end, aware and exclusive; None for now.
     """
@@ -107,11 +115,13 @@ async def incident(tx: Transaction, since: datetime, until: datetime | None = No
         within = [table.at >= queues.since, table.verb != REVEAL, *([table.at < until] if until else [])]
         changes = list(reversed(await change_groups(tx, MOST_CHANGES, within=within)))
     minutes = await per_minute(tx, queues.since, end)
+    side = await read_side(tx, "", until)
     return Incident(
         at,
         queues,
         await summary(tx, since, end, GroupBy.HANDLER),
         await summary(tx, queues.since - (end - queues.since), queues.since, GroupBy.QUEUE),
+        {name: total_of((queue.ready, queue.retrying)) for name, queue in side.queues.items()},
         minutes,
         await failures(tx, times, limit=MOST_GROUPS),
         changes,
@@ -381,19 +391,26 @@ def _example(group: Failures) -> list[MarkdownBlock]:
 
 
 def _queues(incident: Incident) -> MarkdownBlock:
-    if not incident.queues.lines:
-        return Paragraph("No tasks were submitted or finished.")
+    lines = [(line.name, line) for line in incident.queues.lines]
+    others, listed = incident.queues.others, {name for name, _ in lines}
+    waiting = {name: count for name, count in incident.backlog.items() if name not in listed and any(count)}
+    if others is None:
+        lines += [(name, NO_RESULTS) for name in waiting]
+    else:
+        lines.append((others.name, others))
+    if not lines:
+        return Paragraph("No tasks were submitted or finished, and none waits.")
+    backlog = {**incident.backlog, OTHERS: total_of(waiting.values())}
     before = {line.name: line for line in incident.before.rows}
     head = ("queue", "in", State.SUCCEEDED, "failed", State.DEAD, "backlog", "run p95", "before", "wait p95", "before")
     rows: list[list[Words]] = []
-    for line in incident.queues.rows:
-        usual, flow = before.get(line.name), line.flow
+    for queue, line in lines:
+        usual, flow = before.get(queue), line.flow
         counts = [str(line.submitted), *(f"{number:,}" for number in (flow.succeeded, flow.failed, flow.died))]
         pairs = ((line.p95, usual.p95 if usual else None), (line.wait95, usual.wait95 if usual else None))
         times = [formatting.duration(value) for pair in pairs for value in pair]
-        name = [Code(line.name)] if line.name else "(other queues)"
-        backlog = f"{line.submitted.number - flow.finished:+,}" if incident.counts_backlog else "-"
-        rows.append([name, *counts, backlog, *times])
+        name = [Code(queue)] if queue else "(other queues)"
+        rows.append([name, *counts, str(backlog.get(queue, Count())), *times])
     return BlockTable(head, rows, right=range(1, len(head)))
 
 
@@ -404,11 +421,11 @@ def _changes(incident: Incident, end: datetime) -> MarkdownBlock:
 
 
 def _change_line(each: ChangeGroup, end: datetime) -> list[str]:
-    entry = each.entry
-    values = "; ".join(differences(entry.before, entry.after, most=LONGEST_VALUES, zone=end.tzinfo or UTC))
+    entry, zone = each.entry, end.tzinfo or UTC
+    values = ", ".join(change_words(entry, changed_values(entry, zone, LONGEST_VALUES), zone))
     group = [" (", Code(f"runner audit --group {entry.change_group}"), ")"] if entry.change_group else []
-    changed = [": ", Code(values)] if values else []
-    return [f"{_clock(entry.at, end)} ", _change(each), *group, *changed]
+    changed = f"{'; ' if entry.reason else ': '}{values}" if values else ""
+    return [f"{_clock(entry.at, end)} ", _change(each), *group, changed]
 
 
 def _clock(at: datetime | None, end: datetime, *, seconds: bool = True) -> str:
