@@ -28,6 +28,7 @@ from runner.operations.results import Actor
 from runner.operations.written_rows import write_rows
 from runner.policy.schedule_ticks import check_spec
 from runner.queries.signatures import stored_signature
+from runner.store.schedules.runs import last_runs
 from runner.text.redact import redact
 
 PLANNED = ("rule", "timezone")
@@ -35,6 +36,9 @@ PLANNED = ("rule", "timezone")
 
 RESTORED = (*SPEC_COLUMNS, "declared", "module", "replaced", *PAUSE)
 """The columns that an undo of a deletion brings back."""
+
+ROUND = ("last_task_id", "other_task_ids")
+"""The columns that name the unfinished runs."""
 
 LONGEST_SHOWN = 80
 """Characters of a refused payload in an error."""
@@ -189,22 +193,23 @@ async def run_schedule(tx: Transaction, id: str, by: Actor) -> datetime:
 
 
 async def free_schedule(tx: Transaction, id: str, by: Actor) -> int | None:
-    """Free the round of a schedule: its next tick no longer waits for the last run, which may have lost its runner.
+    """Free the round of a schedule: its next tick no longer waits for unfinished runs, which may have no runner.
 
     Returns:
-        The task of the unfinished run, which does not change; None if there is none.
+        The task of the first unfinished run, which does not change; None if there is none.
 
     Raises:
         UnknownSchedule: no schedule has this id.
     """
-    before = {"last_task_id": (await lock_schedule(tx, id))["last_task_id"]}
-    task = tx.tables.task.c
-    if not await tx.rows(sa.select(task.id).where(task.id == before["last_task_id"])):
+    row = await lock_schedule(tx, id)
+    unfinished = (await last_runs(tx, [row])).unfinished(row)
+    if not unfinished:
         return None
-    after = {"last_task_id": None}
+    before = {name: row[name] for name in ROUND}
+    after = dict.fromkeys(ROUND)
     await change_schedule(tx, id, after)
     await record(tx, by, [AuditEntry("free", before, after, target=target_of(id))])
-    return int(before["last_task_id"])
+    return min(unfinished)
 
 
 async def delete_schedule(tx: Transaction, id: str, by: Actor, *, version: int | None = None) -> None:

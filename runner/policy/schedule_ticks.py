@@ -130,7 +130,7 @@ def resolve_overlap(overlap: Overlap, ticks: Sequence[datetime], unfinished: boo
 
     Args:
         ticks: the ticks that are due together, in order.
-        unfinished: True if the task of the last tick is still live.
+        unfinished: True if the task of an earlier run is still live.
     """
     match overlap:
         case Overlap.SKIP:

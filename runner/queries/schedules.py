@@ -171,7 +171,7 @@ def _upcoming(
     except InvalidInput:
         return ()
     if rule.delay is not None and next_at is None:
-        return () if runs and runs[0].task is not None and not runs[0].task.state.final else (now,)
+        return () if any(run.task is not None and not run.task.state.final for run in runs) else (now,)
     return tuple(next_ticks(rule, next_at, now, UPCOMING))
 
 

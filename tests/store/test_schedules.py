@@ -19,9 +19,10 @@ from runner.model.task import State
 from runner.policy.retention import Retention
 from runner.store.retention import prune
 from runner.store.schedules.register import Registered, has_changed, register_schedules
-from runner.store.schedules.runs import abandon_rounds, next_tick
+from runner.store.schedules.runs import MOST_KEPT, abandon_rounds, known_runs, next_tick, terminate
 from runner.store.schedules.tick import Ticked, tick
 from tests.conftest import on_postgresql
+from tests.store.dependencies import sweep
 from tests.store.plans import Cost, watch
 from tests.store.rows import until_locked
 from tests.store.runners import Runner
@@ -251,6 +252,109 @@ async def test_a_replaced_run_ends_and_its_successor_waits_for_that(database: Da
     assert new["state"] == "blocked"
 
 
+async def test_a_run_that_replaces_a_blocked_one_waits_for_the_running_one_too(
+    database: Database, runner: Runner
+) -> None:
+    await add(database, overlap="replace")
+    (first,) = await tasks_of(database)
+    await runner.claim()
+    for _ in range(2):
+        await make_due(database)
+        (last,) = await tasks_of(database)
+    await sweep(database)
+    assert (await live(database, first) or {})["state"] == "running"
+    assert (await live(database, last) or {})["state"] == "blocked"
+    assert await runner.claim() == []
+
+
+async def test_a_queued_run_waits_for_the_running_one_if_the_one_between_was_terminated(
+    database: Database, runner: Runner
+) -> None:
+    await add(database, overlap="queue")
+    await tick_now(database)
+    await runner.claim()
+    await make_due(database)
+    (between,) = await tasks_of(database)
+    await database.write(terminate, {between: "by an operator"})
+    await make_due(database)
+    (last,) = await tasks_of(database)
+    await sweep(database)
+    assert (await live(database, last) or {})["state"] == "blocked"
+
+
+@pytest.mark.parametrize("rule", [FAR, "after_end 1s"])
+async def test_a_tick_sees_an_earlier_run_beside_a_requested_one_that_has_ended(
+    database: Database, runner: Runner, rule: str
+) -> None:
+    await add(database, rule=rule)
+    (long,) = await tasks_of(database)
+    await runner.claim()
+    await request(database)
+    await tick_now(database)
+    (requested,) = await runner.claim()
+    await runner.end(requested)
+    await make_due(database)
+    (ticked,) = await tick_now(database)
+    assert await live(database, long)
+    assert (len(ticked.tasks), len(ticked.skipped)) == (0, 1)
+
+
+async def test_a_tick_sees_a_requested_run_beside_an_earlier_one_that_has_ended(
+    database: Database, runner: Runner
+) -> None:
+    await add(database, rule="after_end 1s")
+    await tick_now(database)
+    (first,) = await runner.claim()
+    await request(database)
+    (requested,) = await tasks_of(database)
+    await runner.end(first)
+    await tick_now(database)
+    assert not (await database.read(next_tick)).due
+    await make_due(database)
+    (ticked,) = await tick_now(database)
+    assert await live(database, requested)
+    assert (len(ticked.tasks), len(ticked.skipped)) == (0, 1)
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "replace"])
+async def test_a_requested_run_leaves_the_overlap_of_a_tick_at_the_same_time(
+    database: Database, runner: Runner, overlap: str
+) -> None:
+    await add(database, overlap=overlap)
+    (long,) = await tasks_of(database)
+    await runner.claim()
+    await make_due(database, 1)
+    await request(database)
+    (ticked,) = await tick_now(database)
+    ids = [task.id for task in await runner.claim()]
+    requested = [run.task_id for run in await history(database) if run.outcome == "manual"]
+    assert ids == requested
+    assert len(ticked.tasks) == (1 if overlap == "skip" else 2)
+    assert (await live(database, long) or {})["cancel_requested"] == (overlap == "replace")
+
+
+@pytest.mark.parametrize("overlap", ["queue", "replace"])
+async def test_a_requested_run_alone_neither_waits_nor_replaces(
+    database: Database, runner: Runner, overlap: str
+) -> None:
+    await add(database, overlap=overlap)
+    (first,) = await tasks_of(database)
+    await runner.claim()
+    await request(database)
+    requested = await tasks_of(database)
+    assert [task.id for task in await runner.claim()] == requested
+    assert not (await live(database, first) or {})["cancel_requested"]
+
+
+async def test_many_unfinished_runs_are_kept_in_part(database: Database) -> None:
+    await add(database, overlap="queue")
+    runs = []
+    for _ in range(MOST_KEPT + 2):
+        runs += await tasks_of(database)
+        await make_due(database)
+    assert known_runs((await schedule(database))._mapping) == [*runs[: MOST_KEPT - 1], runs[-1]]
+
+
 @on_postgresql
 async def test_replaced_runs_are_locked_in_the_order_of_their_ids(database: Database, rival: Database) -> None:
     runs = []
@@ -383,6 +487,20 @@ async def test_a_broadcast_has_a_task_for_each_live_runner(database: Database, r
     await make_due(database, id="nightly")
     (ticked,) = await tick_now(database)
     assert (ticked.tasks, len(ticked.skipped)) == ([], 1)
+
+
+async def test_a_broadcast_sees_the_unfinished_task_of_a_runner_after_a_skipped_tick(
+    database: Database, runner: Runner, other: Runner
+) -> None:
+    await add(database, broadcast=True)
+    await tick_now(database)
+    mine, theirs = await runner.claim()
+    await runner.end(theirs)
+    for tasks in (1, 0, 0):
+        await make_due(database)
+        (ticked,) = await tick_now(database)
+        assert (len(ticked.tasks), len(ticked.skipped)) == (tasks, 1 - tasks)
+    assert [task.queue for task in (mine, *await runner.claim())] == [f"@{runner.id}", f"@{other.id}"]
 
 
 async def test_a_round_of_a_runner_that_is_gone_is_freed(database: Database, runner: Runner, other: Runner) -> None:

@@ -101,7 +101,8 @@ GRANT UPDATE (command) ON {task_runner} TO {operator};
 GRANT INSERT, DELETE ON {task_schedule} TO {operator};
 GRANT UPDATE (
     handler, rule, timezone, payload, options, misfire, overlap, jitter, broadcast, next_at, run_requested_at, error,
-    paused_at, paused_until, paused_by, paused_why, last_task_id, version
+    paused_at, paused_until, paused_by, paused_why, last_task_id, other_task_ids,
+    version
 ) ON {task_schedule} TO {operator};
 GRANT INSERT (name, silenced_until, silenced_by, silenced_why), UPDATE (silenced_until, silenced_by, silenced_why)
 ON {task_alert} TO {operator};

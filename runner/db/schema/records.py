@@ -329,8 +329,10 @@ def schedule() -> list[sa.Column[Any] | sa.CheckConstraint]:
         # end the next tick depends on. Of a paused schedule: the end of its pause, or null.
         sa.Column("next_at", Instant),
         sa.Column("last_tick", Instant),
-        # The task of the last tick; null before the first, and for a broadcast.
+        # The task of the last run, or of an unfinished one; null before the first, and if its round was freed.
         sa.Column("last_task_id", sa.BigInteger),
+        # The ids of the other unfinished runs, a JSON list: of an earlier tick, of a request, of a broadcast.
+        sa.Column("other_task_ids", JsonText),
         # When an operator asked for a run that no runner has submitted yet.
         sa.Column("run_requested_at", Instant),
         *_pause(),

@@ -15,7 +15,7 @@ from runner.operations.limit import COLUMNS as LIMIT_COLUMNS
 from runner.operations.limit import before_of, read_entry
 from runner.operations.limit import write as write_limits
 from runner.operations.pause import PAUSE, PauseKind, PauseTarget, pause_of, pause_set, registry_of
-from runner.operations.schedule import PLANNED, RESTORED, change_schedule, lock_schedule
+from runner.operations.schedule import PLANNED, RESTORED, ROUND, change_schedule, lock_schedule
 from runner.operations.silence import SILENCE, set_silence, silence_of
 from runner.operations.undo.entries import UndoableChange
 from runner.policy.schedule_ticks import check_spec
@@ -233,9 +233,9 @@ async def _hold(tx: Transaction, id: str, row: Mapping[str, Any], change: Undoab
     """Let the next tick wait again for a run whose round was freed."""
     if row["last_task_id"] is not None:
         return CHANGED_SINCE
-    after = {"last_task_id": change.before.get("last_task_id")}
+    after = {name: change.before.get(name) for name in ROUND}
     await change_schedule(tx, id, after)
-    return AuditEntry("hold", {"last_task_id": None}, after)
+    return AuditEntry("hold", dict.fromkeys(ROUND), after)
 
 
 async def _swap_pause(tx: Transaction, id: str, row: Mapping[str, Any], change: UndoableChange) -> UndoAnswer:

@@ -1,7 +1,7 @@
-"""Runs of schedules: the due ones, the unfinished ones, and the rounds of schedules that run on every live runner."""
+"""Runs of schedules: the due ones, the unfinished ones, and the runners of broadcasts."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from runner.db.schema.records import is_unplanned
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import NO_JOIN, db_now, next_version, seconds_until
-from runner.model.task import State
+from runner.model.task import LAST_ID, State
 from runner.policy.lanes import RUNNER_QUEUE
 from runner.store.history import UNASSIGNED, FinishedTask, finish
 from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
@@ -123,40 +123,67 @@ def due_ids_statement(tables: Tables) -> Any:
     return sa.union_all(*parts)
 
 
-class LastRuns(NamedTuple):
-    """The tasks of the last ticks.
+MOST_KEPT = 10
+"""Most unfinished runs of a schedule, or of a runner of a broadcast, that a tick knows: the first, and the last one."""
+
+
+def known_runs(row: Mapping[str, Any]) -> list[int]:
+    """The tasks of a schedule that were unfinished after its last tick, and that of its last run, in order."""
+    try:
+        others = json.loads(row["other_task_ids"] or "[]")
+    except ValueError:
+        others = []
+    ids = {id for id in others if type(id) is int and 0 < id <= LAST_ID} if isinstance(others, list) else set()
+    return sorted(ids if row["last_task_id"] is None else {*ids, row["last_task_id"]})
+
+
+def kept_runs(row: Mapping[str, Any], runs: Iterable[tuple[int, str | None]]) -> list[int]:
+    """Return the unfinished runs that a schedule keeps.
 
     Args:
-        live: ids of the unfinished ones.
+        runs: their task ids and queues, in order. The queue names the runner of a task of a broadcast.
+    """
+    groups: dict[str | None, list[int]] = {}
+    for id, queue in runs:
+        groups.setdefault(queue if row["broadcast"] else None, []).append(id)
+    return sorted(id for ids in groups.values() for id in (*ids[: MOST_KEPT - 1], *ids[MOST_KEPT - 1 :][-1:]))
+
+
+class LastRuns(NamedTuple):
+    """The known runs of schedules.
+
+    Args:
+        live: the queues of the unfinished ones by id.
         ends: the end of each other one by id; a task that was pruned is missing.
     """
 
-    live: frozenset[int]
+    live: Mapping[int, str]
     ends: Mapping[int, datetime]
 
+    def unfinished(self, row: Mapping[str, Any]) -> dict[int, str]:
+        """The queues of the unfinished runs of a schedule by id, in order."""
+        return {id: self.live[id] for id in known_runs(row) if id in self.live}
 
-async def last_runs(tx: Transaction, ids: Sequence[int | None]) -> LastRuns:
-    """Read the tasks of the last ticks.
+    def end(self, row: Mapping[str, Any]) -> datetime | None:
+        """The end of the run of a schedule that ended last; None if it is unknown."""
+        return max((self.ends[id] for id in known_runs(row) if id in self.ends), default=None)
 
-    Args:
-        ids: task ids; None for schedules without a run.
-    """
-    task_ids = [id for id in ids if id is not None]
-    live = await live_tasks(tx, task_ids)
-    rest = [id for id in task_ids if id not in live]
+
+async def last_runs(tx: Transaction, rows: Iterable[Mapping[str, Any]]) -> LastRuns:
+    """Read the tasks of the known runs of schedules."""
+    ids = sorted({id for row in rows for id in known_runs(row)})
+    if not ids:
+        return LastRuns({}, {})
+    task, history = tx.tables.task.c, tx.tables.history.c
+    live = {
+        row.id: row.queue
+        for row in await tx.rows(sa.select(task.id, task.queue).where(tx.dialect.one_of(task.id, ids)))
+    }
+    rest = [id for id in ids if id not in live]
     if not rest:
         return LastRuns(live, {})
-    history = tx.tables.history
-    rows = await tx.rows(sa.select(history.c.id, history.c.finished_at).where(tx.dialect.one_of(history.c.id, rest)))
-    return LastRuns(live, {row.id: row.finished_at for row in rows})
-
-
-async def live_tasks(tx: Transaction, ids: Sequence[int]) -> frozenset[int]:
-    """Return which of these tasks are live."""
-    if not ids:
-        return frozenset()
-    task = tx.tables.task
-    return frozenset(row.id for row in await tx.rows(sa.select(task.c.id).where(tx.dialect.one_of(task.c.id, ids))))
+    ended = sa.select(history.id, history.finished_at).where(tx.dialect.one_of(history.id, rest))
+    return LastRuns(live, {row.id: row.finished_at for row in await tx.rows(ended)})
 
 
 async def terminate(tx: Transaction, reasons: Mapping[int, str]) -> None:
@@ -189,35 +216,11 @@ AFTER_QUEUES = chr(ord(RUNNER_QUEUE) + 1)
 """A name that sorts after the queues of single runners, and before all others that do."""
 
 
-class BroadcastRound(NamedTuple):
-    """A round of a broadcast.
-
-    Args:
-        runners: ids of the live runners that have the handler.
-        unfinished: the unfinished task of the last round by runner.
-    """
-
-    runners: Sequence[int]
-    unfinished: Mapping[int, int]
-
-
-async def read_rounds(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> dict[str, BroadcastRound]:
-    """Read the live runners, and the tasks of the last rounds, for broadcasts that are due.
-
-    Returns:
-        A round for each schedule by id.
-    """
-    if not rows:
-        return {}
-    runners = await _live_runners(tx)
-    last = await _last_tasks(tx, rows)
-    live = await live_tasks(tx, [task_id for tasks in last.values() for task_id in tasks.values()])
+async def broadcast_runners(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Return the ids of the live runners that have the handler of a broadcast, by schedule."""
+    runners = await _live_runners(tx) if rows else {}
     return {
-        row["id"]: BroadcastRound(
-            [runner_id for runner_id, handlers in runners.items() if row["handler"] in handlers],
-            {runner_id: task_id for runner_id, task_id in last.get(row["id"], {}).items() if task_id in live},
-        )
-        for row in rows
+        row["id"]: [runner_id for runner_id, handlers in runners.items() if row["handler"] in handlers] for row in rows
     }
 
 
@@ -233,16 +236,6 @@ def _names(text: str) -> frozenset[str]:
         return frozenset(name for name in json.loads(text) if isinstance(name, str))
     except (TypeError, ValueError):
         return frozenset()
-
-
-async def _last_tasks(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[int, int]]:
-    tick = tx.tables.tick
-    result: dict[str, dict[int, int]] = {}
-    for row in rows:
-        is_last = (tick.c.schedule == row["id"]) & (tick.c.tick == row["last_tick"]) & tick.c.task_id.is_not(None)
-        tasks = await tx.rows(sa.select(tick.c.runner_id, tick.c.task_id).where(is_last))
-        result[row["id"]] = {each.runner_id: each.task_id for each in tasks}
-    return result
 
 
 async def abandon_rounds(tx: Transaction, limit: int = 1_000) -> list[int]:

@@ -1,5 +1,6 @@
 """tick: submit the tasks of due schedules, and record each tick so that it happens once."""
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,7 +16,7 @@ from runner.model.task import BatchMember, DependsOn, NewTask
 from runner.policy.lanes import Lane, lane_of_new, runner_queue
 from runner.policy.schedule import Rule, parse_rule
 from runner.policy.schedule_ticks import due_ticks, parse_misfire, resolve_overlap, task_of, task_template
-from runner.store.schedules.runs import BroadcastRound, LastRuns, due_schedules, last_runs, read_rounds, terminate
+from runner.store.schedules.runs import LastRuns, broadcast_runners, due_schedules, kept_runs, last_runs, terminate
 from runner.store.submit import submit_many
 from runner.store.validation import check
 
@@ -51,6 +52,8 @@ class _Plan:
     """The changes of one schedule."""
 
     row: Mapping[str, Any]
+    unfinished: Mapping[int, str]
+    """The queues of its unfinished runs by id, in order."""
     next_at: datetime | None = None
     runs: list[tuple[datetime, NewTask, int]] = field(default_factory=list)
     """Tick, task and runner of each task; runner 0 unless it is a broadcast."""
@@ -101,10 +104,10 @@ async def tick(
     if not rows:
         return []
     now = _round(await clock(tx))
-    runs = await last_runs(tx, [row["last_task_id"] for row in rows])
-    rounds = await read_rounds(tx, [row for row in rows if row["broadcast"]])
+    runs = await last_runs(tx, rows)
+    runners = await broadcast_runners(tx, [row for row in rows if row["broadcast"]])
     defaults = await _handler_defaults(tx, rows)
-    plans = [_plan(row, now, runs, rounds.get(row["id"]), defaults.get(row["id"], {})) for row in rows]
+    plans = [_plan(row, now, runs, runners.get(row["id"]), defaults.get(row["id"], {})) for row in rows]
     await _drop_recorded(tx, plans)
     replaced = {run: f"replaced by the next run of schedule {plan.id}" for plan in plans for run in plan.replaced}
     await terminate(tx, replaced)
@@ -150,27 +153,28 @@ async def _handler_defaults(tx: Transaction, rows: Sequence[Mapping[str, Any]]) 
 
 
 def _plan(
-    row: Mapping[str, Any], now: datetime, runs: LastRuns, rounds: BroadcastRound | None, defaults: Mapping[str, Any]
+    row: Mapping[str, Any], now: datetime, runs: LastRuns, runners: Sequence[int] | None, defaults: Mapping[str, Any]
 ) -> _Plan:
     """Decide the ticks of a schedule; a definition that is not valid becomes its error."""
-    plan = _Plan(row, next_at=row["next_at"], last_tick=row["last_tick"])
+    unfinished = runs.unfinished(row)
+    plan = _Plan(row, unfinished, next_at=row["next_at"], last_tick=row["last_tick"])
     try:
         rule = parse_rule(row["rule"], row["timezone"])
         template = task_template(plan.id, ScheduleSpec.of(row), defaults)
         ticks = _due(plan, rule, now, runs)
         if row["run_requested_at"] is not None:
             plan.manual = now
-            ticks = [*ticks, now] if now not in ticks else ticks
-        if rounds is not None:
-            _plan_round(plan, ticks, template, rounds)
+            ticks = [moment for moment in ticks if moment != now]
+        if runners is not None:
+            _plan_round(plan, ticks, template, runners)
         else:
-            _plan_runs(plan, ticks, template, unfinished=row["last_task_id"] in runs.live)
+            _plan_runs(plan, ticks, template)
         for _, task, _ in plan.runs:
             check(task)
         if rule.delay is not None and plan.runs:
             plan.next_at = None
     except InvalidInput as error:
-        plan = _Plan(row, error=str(error), last_tick=row["last_tick"])
+        plan = _Plan(row, unfinished, error=str(error), last_tick=row["last_tick"])
     return plan
 
 
@@ -197,53 +201,56 @@ def _next(plan: _Plan, rule: Rule, now: datetime, runs: LastRuns) -> datetime | 
     pause_end = plan.row["paused_until"] if plan.resumed else None
     if rule.delay is None:
         return rule.next(now if pause_end is None else pause_end - datetime.resolution)
-    last = plan.row["last_task_id"]
-    if last in runs.live:
+    if plan.unfinished:
         return None
-    end = runs.ends.get(last)
+    end = runs.end(plan.row)
     return now if end is None else max(rule.next(end) or now, pause_end or end)
 
 
-def _plan_runs(plan: _Plan, ticks: Sequence[datetime], template: NewTask, *, unfinished: bool) -> None:
+def _plan_runs(plan: _Plan, ticks: Sequence[datetime], template: NewTask) -> None:
+    """The runs of the due ticks by the overlap, and the run that an operator asked for, which waits for nothing."""
     row = plan.row
-    overlap = Overlap.ALLOW if plan.manual is not None else Overlap(row["overlap"])
-    decision = resolve_overlap(overlap, ticks, unfinished)
-    plan.skipped = list(decision.skip)
-    plan.wait = decision.wait
-    if decision.replace:
-        plan.replaced = [row["last_task_id"]]
-    plan.runs = [(each, task_of(template, plan.id, each, row["jitter"]), 0) for each in decision.submit]
-    if plan.runs and decision.wait and unfinished:
-        moment, task, _ = plan.runs[0]
-        plan.runs[0] = (moment, task._replace(after=(DependsOn(row["last_task_id"], "run"),)), 0)
+    decision = resolve_overlap(Overlap(row["overlap"]), ticks, bool(plan.unfinished))
+    plan.skipped, plan.wait = list(decision.skip), decision.wait
+    plan.replaced = list(plan.unfinished) if decision.replace else []
+    moments = [*decision.submit, *([] if plan.manual is None else [plan.manual])]
+    plan.runs = [(each, task_of(template, plan.id, each, row["jitter"]), 0) for each in moments]
 
 
-def _plan_round(plan: _Plan, ticks: Sequence[datetime], template: NewTask, rounds: BroadcastRound) -> None:
+def _plan_round(plan: _Plan, ticks: Sequence[datetime], template: NewTask, runners: Iterable[int]) -> None:
     """A round of a broadcast: the latest tick on every runner, unless its last run is unfinished."""
     overlap = Overlap.ALLOW if plan.manual is not None else Overlap(plan.row["overlap"])
-    plan.skipped = list(ticks[:-1])
-    for moment in ticks[-1:]:
-        for runner_id in rounds.runners:
-            unfinished = rounds.unfinished.get(runner_id)
+    moments = [*ticks, *([] if plan.manual is None else [plan.manual])]
+    plan.skipped = list(moments[:-1])
+    for moment in moments[-1:]:
+        for runner_id in runners:
+            queue = runner_queue(runner_id)
+            unfinished = [id for id, own in plan.unfinished.items() if own == queue]
             task = task_of(template, plan.id, moment, plan.row["jitter"])
-            task = task._replace(queue=runner_queue(runner_id), hosts=None, hosts_for=None)
-            if unfinished is not None and overlap is Overlap.SKIP:
+            task = task._replace(queue=queue, hosts=None, hosts_for=None)
+            if unfinished and overlap is Overlap.SKIP:
                 continue
-            if unfinished is not None and overlap is not Overlap.ALLOW:
-                task = task._replace(after=(DependsOn(unfinished, "run"),))
-                plan.replaced += [unfinished] if overlap is Overlap.REPLACE else []
+            if unfinished and overlap is not Overlap.ALLOW:
+                task = task._replace(after=(*(task.after or ()), *_ends(unfinished)))
+                plan.replaced += unfinished if overlap is Overlap.REPLACE else []
             plan.runs.append((moment, task, runner_id))
         if not plan.runs:
             plan.skipped.append(moment)
 
 
+def _ends(runs: Iterable[int]) -> tuple[DependsOn, ...]:
+    return tuple(DependsOn(id, "run") for id in runs)
+
+
 def _chained(plans: Iterable[_Plan]) -> list[NewTask]:
-    """The tasks in the order of their submit; tasks that wait for each other depend on the one before."""
+    """The tasks in the order of their submit; those that wait for each other depend on the one before."""
     tasks: list[NewTask] = []
     for plan in plans:
-        for position, (_, task, _) in enumerate(plan.runs):
-            previous = DependsOn(BatchMember(len(tasks) - 1), "run")
-            tasks.append(task._replace(after=(*(task.after or ()), previous)) if plan.wait and position else task)
+        before = _ends(plan.unfinished)
+        for moment, task, _ in plan.runs:
+            waits = plan.wait and moment != plan.manual
+            tasks.append(task._replace(after=(*(task.after or ()), *before)) if waits and before else task)
+            before = (DependsOn(BatchMember(len(tasks) - 1), "run"),)
     return tasks
 
 
@@ -261,7 +268,7 @@ async def _drop_recorded(tx: Transaction, plans: Sequence[_Plan]) -> None:
     for plan in plans:
         plan.runs = [run for run in plan.runs if (plan.id, run[0]) not in ticks]
         plan.skipped = [moment for moment in plan.skipped if (plan.id, moment) not in ticks]
-        plan.replaced = plan.replaced if plan.runs else []
+        plan.replaced = plan.replaced if any(moment != plan.manual for moment, _, _ in plan.runs) else []
         if (plan.id, plan.missed) in ticks:
             plan.missed = None
 
@@ -298,12 +305,14 @@ async def _store(tx: Transaction, plans: Iterable[_Plan], submitted: Mapping[str
 def _values(plan: _Plan, ids: Sequence[int]) -> dict[str, Any]:
     row, moments = plan.row, _moments(plan)
     pause = ("paused_at", "paused_until", "paused_by", "paused_why")
-    last = ids[-1] if ids and not row["broadcast"] else row["last_task_id"]
+    submitted = ((id, task.queue) for id, (_, task, _) in zip(ids, plan.runs, strict=True))
+    *others, last = kept_runs(row, [*plan.unfinished.items(), *submitted]) or [row["last_task_id"]]
     return {
         "which": plan.id,
         "next_at": plan.next_at,
         "last_tick": max((each for each in (plan.last_tick, *moments) if each is not None), default=None),
         "last_task_id": last,
+        "other_task_ids": json.dumps(others) if others else None,
         "run_requested_at": None,
         "error": plan.error,
         **{name: None if plan.resumed else row[name] for name in pause},

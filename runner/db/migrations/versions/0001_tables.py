@@ -593,6 +593,7 @@ def _task_schedule(op: Operations) -> None:
         sa.Column("next_at", Instant),
         sa.Column("last_tick", Instant),
         sa.Column("last_task_id", sa.BigInteger),
+        sa.Column("other_task_ids", JsonText),
         sa.Column("run_requested_at", Instant),
         *_pause(),
         sa.Column("declared", JsonText),
