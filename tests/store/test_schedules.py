@@ -346,6 +346,16 @@ async def test_a_requested_run_alone_neither_waits_nor_replaces(
     assert not (await live(database, first) or {})["cancel_requested"]
 
 
+async def test_an_edit_during_a_run_leaves_the_next_tick_to_the_overlap(database: Database, runner: Runner) -> None:
+    await add(database, overlap="allow")
+    await tick_now(database)
+    await runner.claim()
+    await change(database, sa.update(database.tables.schedule).values(rule="every 2h", next_at=None))
+    assert (await database.read(next_tick)).due
+    await tick_now(database)
+    assert (await schedule(database)).next_at is not None
+
+
 async def test_many_unfinished_runs_are_kept_in_part(database: Database) -> None:
     await add(database, overlap="queue")
     runs = []

@@ -17,6 +17,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import NO_JOIN, db_now, next_version, seconds_until
 from runner.model.task import LAST_ID, State
 from runner.policy.lanes import RUNNER_QUEUE
+from runner.policy.schedule import AFTER_END
 from runner.store.history import UNASSIGNED, FinishedTask, finish
 from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
 
@@ -67,7 +68,8 @@ def _unplanned(tables: Tables) -> list[sa.ColumnElement[bool]]:
     # A look-up for each schedule; as a join it would read all tasks.
     unfinished = sa.select(task.c.id).where(task.c.id == row.last_task_id).offset(NO_JOIN).exists()
     is_running = row.paused_at.is_(None) | (row.paused_until <= db_now())
-    return [is_unplanned(row), is_running, ~unfinished]
+    waits = row.rule.startswith(AFTER_END, autoescape=True) & unfinished
+    return [is_unplanned(row), is_running, ~waits]
 
 
 async def due_schedules(
