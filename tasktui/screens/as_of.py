@@ -35,7 +35,7 @@ from runner.queries.registries import Pause
 from runner.queries.why.why import why_as_of
 from runner.text import formatting
 from runner.text.times import EARLIEST, format_moment
-from tasktui.data.task_list import TASK_HEADS, columns_for, task_line
+from tasktui.data.task_list import TASK_HEADS, columns_for, empty_column, task_line
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line, lines
 from tasktui.render.rows import BLANK, Part, Row, fit
 from tasktui.shell.live import LiveScreen
@@ -228,7 +228,9 @@ class PastTasks(PastScreen):
         bound = f", of {CANDIDATES:,} examined" if page.capped else ""
         count = f"{Count(len(self._tasks), page.next is not None).of('task')}{bound}. {MISSING}"
         self.show_head(page.at, heading, count, "" if page.audited else UNAUDITED)
-        places = columns_for(self.opened.sort)
+        places = columns_for(self.opened.sort, empty=empty_column([each.task for each in self._tasks.values()]))
+        longest = max((len(each.word) for each in self._tasks.values()), default=0)
+        places[1] = places[1]._replace(width=max(places[1].width, longest))
         table = self.query_one("#tasks", Table)
         table.columns = tuple(places.values())
         table.show(tuple(self._tasks), partial(past_line, self._tasks, page, places=tuple(places)))

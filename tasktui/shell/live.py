@@ -284,9 +284,10 @@ class LiveScreen(FramedScreen):
     def refusal(self, key: str) -> str:
         """Return the reason why a disabled key, or a letter without a binding, does nothing; empty for another key."""
         active = self.active_bindings.get(key)
-        if active is None:
+        is_change_of_past = self.session.at is not None and any(each.key == key for each in ACTIONS.values())
+        if active is None and not is_change_of_past:
             return unbound(key) if len(key) == 1 and key.isalpha() else ""
-        return "" if active.enabled else str(ReadOnly(why=self.session.why_locked))
+        return "" if active is not None and active.enabled else str(ReadOnly(why=self.session.why_locked))
 
     def _tick(self) -> None:
         if not self.is_active and not _is_behind_dialogs(self):

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.types import db_later
-from runner.model.outcome import Dead, Failure
+from runner.model.outcome import Dead, Failure, Snooze
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
 from tasktui.actions.actions import ACTIONS
@@ -18,7 +18,7 @@ from tasktui.session.write_lock import ReadOnly
 from tasktui.widgets.table import Table
 from tests.store.runners import Runner
 from tests.store.table import put
-from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, Operator, Watch
+from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Operator, Watch
 
 pytestmark = ON_ONE_DATABASE
 
@@ -91,6 +91,32 @@ async def test_the_filter_and_the_open_task_stay_at_a_past_time(database: Databa
         await at(operator, "now", "NEEDS ATTENTION")
         await operator.press("3")
         await operator.sees(f"{id}  work", "order-1")
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+async def test_a_state_that_is_not_known_exactly_is_shown_in_full(
+    database: Database, watch: Watch, runner: Runner, size: tuple[int, int]
+) -> None:
+    await put(database, queue="mail", key="order-1")
+    (claimed,) = await runner.claim()
+    await runner.end(claimed, Snooze("1h"))
+    await shift(database, 600)
+    async with watch(size=size) as operator:
+        await operator.sees("mail")
+        await at(operator, "5m", "As of", "mail")
+        await operator.press("2")
+        await operator.sees("waiting or running", "order-1")
+
+
+async def test_the_key_of_a_change_at_a_past_time_names_the_time_as_its_reason(watch: Watch, id: int) -> None:
+    async with watch() as operator:
+        await at(operator, "7m", "As of", "mail")
+        for screen, key in (("2", "R"), ("1", "P"), ("6", "X")):
+            await operator.press(screen)
+            operator.console.notices.clear()
+            await operator.press(key)
+            await operator.sees_notice("it shows a past time; :at now returns to the present")
+            assert "is a key of" not in operator.notices
 
 
 async def test_escape_returns_to_the_queues_of_a_past_time(watch: Watch, id: int) -> None:
