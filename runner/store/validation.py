@@ -1,5 +1,6 @@
 """Validation of submitted tasks, before anything is written."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -7,7 +8,7 @@ import sqlalchemy as sa
 from runner.db.types import Instant
 from runner.errors import InvalidTask
 from runner.handlers.options import CHECKS, TASK_OPTIONS
-from runner.model.task import NewTask
+from runner.model.task import DependsOn, NewTask, OnDuplicate
 from runner.model.text_limits import FAILED_HOST, require_name, require_payload
 from runner.policy.retry import parse_plan
 
@@ -42,11 +43,19 @@ def check(task: NewTask) -> None:
     if task.hosts_for is not None and FAILED_HOST in (task.hosts or "").split(","):
         why = "it counts from the due time, and not from a failure: omit it with hosts='failed'"
         raise InvalidTask(field="hosts_for", value=task.hosts_for, why=why)
+    if task.after is not None:
+        _check_parents(task, task.after)
+
+
+def _check_parents(task: NewTask, after: Sequence[DependsOn]) -> None:
     own = (task.handler, task.key)
-    if task.after is not None and any(dependency.parent == own for dependency in task.after):
+    if any(dependency.parent == own for dependency in after):
         raise InvalidTask(
             field="after", value=" ".join(map(str, own)), why="a task cannot depend on its own handler and key"
         )
+    if task.unique_key is not None and task.unique_key.on_duplicate is OnDuplicate.REPLACE:
+        why = "on_duplicate is 'replace', as with debounce, and a replaced task keeps its parents: omit one of the two"
+        raise InvalidTask(field="after", value=[dependency.parent for dependency in after], why=why)
 
 
 _SQL_TYPES: dict[str, Any] = {

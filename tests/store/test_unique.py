@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.errors import DuplicateTask, InvalidTask
 from runner.model.outcome import Dead, Release, Retry, Snooze
-from runner.model.task import NewTask, OnDuplicate, Scope, State, SubmitResult, UniqueKey
+from runner.model.task import DependsOn, NewTask, OnDuplicate, Scope, State, SubmitResult, UniqueKey
 from runner.operations.results import Actor, Target
 from runner.operations.terminate import terminate
 from runner.policy.retention import Retention
@@ -178,6 +178,15 @@ async def test_replace_leaves_a_task_that_continues_from_a_step_or_a_checkpoint_
     newer = once(payload='{"a": 2}', on_duplicate=REPLACE)
     assert await put(database, newer) == SubmitResult(first.ids, frozenset({0}))
     assert await row_of(database, first.ids[0]) == before
+
+
+async def test_replace_and_parents_are_refused_together(database: Database) -> None:
+    """A task that exists cannot wait for other parents."""
+    parent = await put(database, NewTask("other"))
+    newer = once(on_duplicate=REPLACE, after=(DependsOn(parent.ids[0]),))
+    with pytest.raises(InvalidTask, match=r"`after`.*on_duplicate is 'replace'.*a replaced task keeps its parents"):
+        await put(database, newer)
+    assert await count(database, database.tables.unique) == 0
 
 
 async def test_replace_keeps_the_attempts(database: Database, runner: Runner) -> None:
