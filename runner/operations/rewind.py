@@ -7,6 +7,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
+from runner.db.types import db_now
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor, Result, Skipped, Target
 from runner.operations.targets import LockedTask, change, lock_targets
@@ -79,8 +80,8 @@ FORGET = "forget_steps"
 async def forget_steps(tx: Transaction, targets: Iterable[Target], name: str, by: Actor) -> Result:
     """Forget a step and those that were written after it: the next attempts run them again.
 
-    A signal that a forgotten wait has received stays received. A child of a forgotten call continues, and the call
-    submits another one.
+    A task that waits for one of them is due now. A signal that a forgotten wait has received stays received. A child of
+    a forgotten call continues, and the call submits another one.
 
     Args:
         targets: the tasks, with the versions that the operator saw. A running task is skipped, because its handler
@@ -91,7 +92,8 @@ async def forget_steps(tx: Transaction, targets: Iterable[Target], name: str, by
     entries: list[AuditEntry] = []
     table = tx.tables.step
     for task in tasks:
-        later = steps_from(await step_places(tx, task.id), name)
+        places = await step_places(tx, task.id)
+        later = steps_from(places, name)
         if not later:
             result.skipped.append(Skipped(task.id, f"it has no step {name}"))
             continue
@@ -99,7 +101,8 @@ async def forget_steps(tx: Transaction, targets: Iterable[Target], name: str, by
         await write_rows(tx, sa.delete(table).where(gone).returning(table.c.name), len(later))
         await _forget_children(tx, task, later)
         if not task.state.final:
-            await change(tx, [task.id])
+            pending = {place.name for place in places if place.pending}
+            await change(tx, [task.id], **({} if pending.isdisjoint(later) else {"run_at": db_now()}))
         entries.append(AuditEntry(FORGET, {"steps": ", ".join(sorted(later))}, {}, task.id))
         result.changed.append(task.id)
     await record(tx, by, entries)
@@ -122,17 +125,21 @@ class StepPlace(NamedTuple):
     Args:
         number: position among the steps of the handler, from 1; None for one of another asyncio task or thread.
         at: when it was written last.
+        pending: True if it sleeps, waits for a signal, or waits for its retry.
     """
 
     name: str
     number: int | None
     at: datetime
+    pending: bool = False
 
 
 async def step_places(tx: Transaction, id: int) -> list[StepPlace]:
     """Read the places of the steps of a task, the oldest first."""
     step = tx.tables.step.c
-    statement = sa.select(step.name, step.number, step.at).where(step.task_id == id).order_by(step.at, step.number)
+    pending = step.done_at.is_(None) & (step.signal.is_not(None) | (step.due_at > db_now()))
+    columns = (step.name, step.number, step.at, pending)
+    statement = sa.select(*columns).where(step.task_id == id).order_by(step.at, step.number)
     return [StepPlace(*row) for row in await tx.rows(statement)]
 
 

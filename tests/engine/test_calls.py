@@ -434,6 +434,68 @@ async def test_a_rewound_call_submits_another_child(harness: Harness) -> None:
     assert (await harness.row(task)).result == "3"
 
 
+async def _wait(ctx: Context) -> None:
+    await ctx.wait_for("approved")
+
+
+async def _sleep(ctx: Context) -> None:
+    await ctx.sleep("1h")
+
+
+async def _retry_later(ctx: Context) -> None:
+    async def fail() -> None:
+        raise ConnectionError
+
+    await ctx.step("ask", fail, retry="1h")
+
+
+@pytest.mark.parametrize("pause", [_wait, _sleep, _retry_later])
+async def test_a_rewound_task_that_waits_starts_immediately(harness: Harness, pause: Any) -> None:
+    async def charge() -> int:
+        return len(charged)
+
+    charged: list[int] = []
+
+    @harness.handler("order", max_attempts=1)
+    async def order(ctx: Context) -> int:
+        charged.append(await ctx.step("charge", charge))
+        if ctx.fence == 1:
+            await pause(ctx)
+        return charged[-1]
+
+    task = await harness.submit("order")
+    async with harness.running():
+
+        async def waits() -> bool:
+            row = await harness.row(task)
+            return bool(row.state == "waiting" and row.fence == 1)
+
+        await until(waits)
+        await operate(harness, forget_steps, task, "charge")
+        await harness.wait_for(task)
+    assert (await harness.row(task)).result == "1"
+
+
+async def test_a_rewound_task_that_has_failed_waits_for_its_retry(harness: Harness) -> None:
+    async def charge() -> None: ...
+
+    @harness.handler("order", retry="1h")
+    async def order(ctx: Context) -> None:
+        await ctx.step("charge", charge)
+        raise ConnectionError
+
+    task = await harness.submit("order")
+
+    async def has_failed() -> bool:
+        return bool(await harness.attempts(task))
+
+    async with harness.running():
+        await until(has_failed)
+    before = await harness.row(task)
+    await operate(harness, forget_steps, task, "charge")
+    assert (await harness.row(task)).run_at == before.run_at
+
+
 async def test_an_undone_termination_after_a_rewind_runs_the_task_again(harness: Harness) -> None:
     @harness.handler("later")
     async def later() -> int:
