@@ -15,7 +15,8 @@ import pytest
 import sqlalchemy as sa
 
 from runner.engine.serving.dispatch import Dispatch
-from runner.engine.serving.http_server import MOST_BYTES, ServeAddress
+from runner.engine.serving.http_server import ServeAddress
+from runner.engine.serving.protocol import MOST_BYTES
 from runner.engine.serving.server_client import ServerClient, ServerUnreachable
 from runner.engine.serving.service import Service
 from runner.errors import InvalidInput, InvalidSettings
@@ -369,7 +370,7 @@ def test_an_executor_names_a_server_that_is_away() -> None:
 
 
 def test_a_request_over_a_connection_that_the_server_has_closed_is_sent_again() -> None:
-    answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+    answer = b'HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{"lost": []}'
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve_once_per_connection() -> None:
@@ -382,7 +383,7 @@ def test_a_request_over_a_connection_that_the_server_has_closed_is_sent_again() 
         serving = threading.Thread(target=serve_once_per_connection)
         serving.start()
         client = ServerClient(f"http://127.0.0.1:{listening.getsockname()[1]}", SECRET)
-        assert [client.post("pull", {}), client.post("pull", {})] == [{}, {}]
+        assert [client.post("log", {}), client.post("log", {})] == [{"lost": []}, {"lost": []}]
         serving.join()
     client.close()
 

@@ -265,9 +265,11 @@ class Executor:
         task, handler = running.task, running.handler
         if task.payload is None:
             return Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize)))
-        if (handler.in_process and self._open_processes) or (handler.external and self._open_external):
-            return {}
         try:
+            if (handler.in_process and self._open_processes) or (handler.external and self._open_external):
+                if not handler.is_declared:  # an HTTP executor must be able to read the reply to its pull
+                    handler.signature.decode(task.payload)
+                return {}
             arguments = handler.signature.decode(task.payload)
             if handler.context or handler.resources:
                 arguments |= handler.injections(lambda: self._context(running), self._resources)

@@ -10,8 +10,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from http import HTTPStatus
 from math import inf
 from typing import Any
 
@@ -37,8 +38,14 @@ PULL_WAIT = 20.0
 SILENCE = 10.0
 """Seconds without a reply to a pull, beyond its wait, after which the connection is lost."""
 
+SETTLE = "runner-settle"
+"""The thread without which no task ends."""
+
 BATCH = 500
 """Maximum number of outcomes in one request."""
+
+OF_BODY = (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""The statuses with which a server refuses a whole request for its size, or for one of its outcomes."""
 
 LONGEST_PAUSE = 15.0
 """Maximum seconds between two tries to reach the server."""
@@ -83,6 +90,8 @@ class HttpExecutor:
         self._stop, self._done = threading.Event(), threading.Event()
         self._refusal: ServerRefused | None = None
         """Why the server does not accept this executor."""
+        self._failed: set[str] = set()
+        """The threads that ended by an error of this program."""
 
     def run(self, *, until_idle: bool = False) -> int:
         """Work until a signal; return the exit code.
@@ -93,15 +102,10 @@ class HttpExecutor:
         Raises:
             ServerRefused: the server does not accept this executor.
         """
-        settling = threading.Thread(target=self._settle_all, name="runner-settle", daemon=True)
-        beating = threading.Thread(target=self._beat_all, name="runner-heartbeat", daemon=True)
-        settling.start()
-        beating.start()
         with Signals() as signals:
-            pulling = threading.Thread(
-                target=self._pull_until_end, args=(until_idle, signals), name="runner-pull", daemon=True
-            )
-            pulling.start()
+            settling = self._start(SETTLE, self._settle_all, signals)
+            self._start("runner-heartbeat", self._beat_all, signals)
+            pulling = self._start("runner-pull", lambda: self._pull_all(until_idle), signals)
             signals.wait()
             self._stop.set()
             if self._refusal is None and not self._post("pull", self._no_more):
@@ -118,15 +122,26 @@ class HttpExecutor:
             log.error("ending although %s did not end", count_noun(len(self._running), "task"))
             exit_now(1)  # a handler that does not end would keep the process
         self._threads.close()
-        return 0
+        return 1 if self._failed else 0
 
-    def _pull_until_end(self, until_idle: bool, signals: "Signals") -> None:
-        try:
-            self._pull_all(until_idle)
-        except ServerRefused as error:
-            self._refusal = error
-        finally:
-            signals.end()
+    def _start(self, name: str, work: Callable[[], object], signals: "Signals") -> threading.Thread:
+        """Start a thread whose end ends the executor."""
+
+        def run() -> None:
+            try:
+                work()
+            except ServerRefused as error:
+                self._refusal = error
+            except BaseException:
+                log.exception("the thread %s failed", name)
+                self._failed.add(name)
+                self._notify()
+            finally:
+                signals.end()
+
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return thread
 
     def _pull_all(self, until_idle: bool) -> None:
         pause, is_known = 0.5, False
@@ -187,7 +202,7 @@ class HttpExecutor:
         with self._changed:
             if self._running:
                 log.info("draining: %s running", count_noun(len(self._running), "task"))
-            if self._changed.wait_for(lambda: not self._running, self._drain):
+            if self._changed.wait_for(lambda: not self._running or SETTLE in self._failed, self._drain):
                 return True
             for number in self._running:
                 call_site().deliver(number, pickle.dumps(("stop", False)))
@@ -295,9 +310,22 @@ class HttpExecutor:
                 self._settle([item])
 
     def _settle(self, batch: list[Ending]) -> None:
-        """Settle a batch; again while the server is away, until its leases have run out."""
-        numbers, pause, end = [ending.pop("number") for ending in batch], 0.1, time.monotonic() + 4 * self._lease
-        left = batch
+        """Settle a batch, and forget its tasks."""
+        numbers = [ending.pop("number") for ending in batch]
+        self._send(batch, time.monotonic() + 4 * self._lease)
+        with self._changed:
+            for number in numbers:
+                self._running.pop(number, None)
+                self._asked.discard(number)
+            self._changed.notify_all()
+
+    def _send(self, left: list[Ending], end: float) -> None:
+        """Send outcomes: again while the server is away, and in halves if it refuses them for one of them.
+
+        Args:
+            end: the time in monotonic seconds at which their leases have run out.
+        """
+        pause = 0.1
         while left and time.monotonic() < end:
             try:
                 replies = self._client.post("settle", self._body(endings=left))["endings"]
@@ -307,17 +335,17 @@ class HttpExecutor:
                 pause = min(LONGEST_PAUSE, 2 * pause)
                 continue
             except ServerRefused as error:
-                log.error("%s is not settled: %s", count_noun(len(left), "outcome"), one_line(str(error)))
-                break
+                if len(left) == 1 or error.fields["status"] not in OF_BODY:
+                    log.error("%s not settled: %s", count_noun(len(left), "outcome"), one_line(str(error)))
+                    return
+                middle = len(left) // 2
+                self._send(left[:middle], end)
+                left = left[middle:]
+                continue
             for reply in replies:
                 if reply["status"] == "refused":
                     log.warning("task %d: %s", reply["id"], one_line(reply["why"]))
             left = [ending for ending, reply in zip(left, replies, strict=True) if reply["status"] == "pending"]
-        with self._changed:
-            for number in numbers:
-                self._running.pop(number, None)
-                self._asked.discard(number)
-            self._changed.notify_all()
 
     def _beat_all(self) -> None:
         while not self._done.wait(self._beat):

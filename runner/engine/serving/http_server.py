@@ -23,6 +23,7 @@ from runner.engine.serving import openapi
 from runner.engine.serving.dispatch import Dispatch
 from runner.engine.serving.endpoints import CHECKPOINT, HEARTBEAT, LOG, PROGRESS, PULL, SETTLE
 from runner.engine.serving.protocol import (
+    MOST_BYTES,
     CheckpointRequest,
     LeaseRequest,
     LogRequest,
@@ -38,9 +39,6 @@ from runner.settings.serve_tokens import ServeToken
 from runner.text.sanitize import one_line
 
 log = logging.getLogger("runner")
-
-MOST_BYTES = 16 << 20
-"""Maximum size of a request in bytes."""
 
 READ_LIMIT = 30.0
 """Seconds for a request to arrive."""

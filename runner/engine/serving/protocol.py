@@ -4,6 +4,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from runner.model.duration import LONGEST
+
+MOST_BYTES = 16 << 20
+"""Maximum size of a request in bytes."""
+
 MOST_TASKS = 1_000
 """Maximum number of tasks in one request."""
 
@@ -14,7 +19,7 @@ Id: TypeAlias = Annotated[int, Field(ge=1, lt=1 << 63)]
 ExecutorName: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,100}$")]
 Reason: TypeAlias = Annotated[str, Field(max_length=16_384)]
 Amount: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Seconds: TypeAlias = Annotated[float, Field(ge=0, le=315_360_000, allow_inf_nan=False)]
+Seconds: TypeAlias = Annotated[float, Field(ge=0, lt=LONGEST.total_seconds(), allow_inf_nan=False)]
 
 
 class WireMessage(BaseModel):

@@ -11,6 +11,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
+from runner.engine.serving.endpoints import ENDPOINTS
+from runner.engine.serving.protocol import MOST_BYTES
 from runner.errors import InvalidInput, RunnerError
 from runner.text.sanitize import one_line
 
@@ -19,6 +21,9 @@ TIMEOUT = 40.0
 
 STALE = (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError)
 """The errors of a connection that its other end has closed."""
+
+FIELDS = {endpoint.name: endpoint.reply.model_fields.keys() for endpoint in ENDPOINTS}
+"""The fields of the reply of each endpoint. The reply of a proxy in the place of the server has others."""
 
 TRUST = "SSL_CERT_FILE names a file with the certificates of the authorities to trust"
 
@@ -70,10 +75,13 @@ class ServerClient:
             timeout: seconds without an answer of the server.
 
         Raises:
-            ServerUnreachable: the server does not answer, or is overloaded.
-            ServerRefused: the server refused the request.
+            ServerUnreachable: the server does not answer, or is overloaded, or another program answers in its place.
+            ServerRefused: the server refused the request, or would refuse one of its size.
         """
         data = json.dumps(body).encode()
+        if len(data) > MOST_BYTES:  # the server would close the connection before it has read the body
+            why = f"the body exceeds {MOST_BYTES:,} bytes"
+            raise ServerRefused(url=self.url, status=int(http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE), why=why)
         try:
             try:
                 status, text = self._send(path, data, timeout, again=True)
@@ -89,7 +97,17 @@ class ServerClient:
             raise ServerUnreachable(f"{self.url} answered {status}: {_problem(text)}")
         if status != http.HTTPStatus.OK:
             raise ServerRefused(url=self.url, status=status, why=_problem(text))
-        return json.loads(text)
+        return self._reply(path, text)
+
+    def _reply(self, path: str, text: bytes) -> Any:
+        try:
+            reply = json.loads(text)
+        except (ValueError, RecursionError):
+            reply = None
+        if isinstance(reply, dict) and reply.keys() >= FIELDS[path]:
+            return reply
+        shown = one_line(text[:200].decode(errors="replace"))
+        raise ServerUnreachable(f"{self.url} answered with no reply of the protocol: {shown}")
 
     def interrupt(self, path: str) -> None:
         """End the requests of a path that wait for their reply; each raises ServerUnreachable."""
