@@ -15,10 +15,10 @@ from runner.db.types import NO_JOIN, db_now, next_version
 from runner.errors import InvalidStep
 from runner.model.step import StepWrite
 from runner.model.task import MOVES, NewTask, SubmitResult
+from runner.store.dependencies.cycles import dependents_below
 from runner.store.notes import has_fence
 from runner.store.steps import StepOwner, saving
 from runner.store.submit import submit_with_result
-from runner.store.workflow import tasks_below
 
 
 async def submit_child(
@@ -57,8 +57,8 @@ async def submit_child(
 
 
 async def _refuse_cycle(tx: Transaction, parent: int, child: int, name: str) -> None:
-    below = await tx.follow(tasks_below(tx, parent, [child]))
-    if child == parent or below:
+    below = await tx.follow(dependents_below(tx, [(parent, None, None)]))
+    if child == parent or child in {dependent.id for dependent in below}:
         path = "the task itself" if child == parent else f"task {child}, which waits for this one"
         raise InvalidStep(id=parent, name=name, why=f"it calls {path}: neither would ever start")
 

@@ -16,6 +16,7 @@ from runner.db.types import Instant, JsonText, db_later, db_now, random_below
 from runner.model.task import BUCKETS, MOVES, NewTask, NewWorkflow, Priority, SubmitResult
 from runner.model.task_batch import TaskBatch
 from runner.model.text_limits import require_payload
+from runner.store.dependencies.cycles import refuse_cycles
 from runner.store.dependencies.submit import DependencyRows, dependency_rows, insert_dependencies
 from runner.store.unique import check_keys, record_keys
 from runner.store.validation import SUBMIT_COLUMNS, check
@@ -114,17 +115,12 @@ def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[
         The ids and the duplicates.
 
     Raises:
-        InvalidTask: a value cannot be stored or a parent does not exist; nothing was written.
+        InvalidTask: a value cannot be stored, a parent does not exist, or a task would depend on itself; no task was
+            written.
         DuplicateTask: a task is a duplicate and its policy raises; nothing of the batch was written.
     """
+    tasks = _checked(tasks)
     alike = [tasks.like] if isinstance(tasks, TaskBatch) else tasks
-    for task in alike:
-        check(task)
-    if isinstance(tasks, TaskBatch):
-        for payload in tasks.payloads:
-            require_payload(payload)
-        if tasks.like.order_key is not None:
-            tasks = list(tasks)
     parent = workflow = None
     if any(isinstance(task.workflow, NewWorkflow) for task in alike):
         parent = continued_task(alike)
@@ -132,10 +128,12 @@ def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[
     dependencies: DependencyRows = []
     if any(task.after is not None or task.order_key is not None for task in alike):
         dependencies = yield from dependency_rows(frame, tasks)
-    if all(task.unique_key is None for task in alike):
+    outcome = (yield from check_keys(frame, tasks)) if any(task.unique_key is not None for task in alike) else None
+    if dependencies or parent is not None:
+        yield from refuse_cycles(frame, alike, dependencies, outcome, parent)
+    if outcome is None:
         result = SubmitResult((yield from _insert_steps(frame, tasks, dependencies, notify)))
     else:
-        outcome = yield from check_keys(frame, tasks)
         waiting = [dependencies[position] for position in outcome.new] if dependencies else []
         inserted = yield from _insert_steps(frame, [tasks[position] for position in outcome.new], waiting, notify)
         result = yield from record_keys(frame, tasks, outcome, inserted, notify)
@@ -145,6 +143,18 @@ def submit_steps(frame: Frame, tasks: Sequence[NewTask], notify: bool) -> Steps[
     if parent is not None:
         yield from hold_dependents(frame, parent, tasks, result.ids)
     return result if workflow is None else result._replace(workflow=workflow)
+
+
+def _checked(tasks: Sequence[NewTask]) -> Sequence[NewTask]:
+    """Check the values of tasks, and return them; one by one if each has a predecessor of its own."""
+    if not isinstance(tasks, TaskBatch):
+        for task in tasks:
+            check(task)
+        return tasks
+    check(tasks.like)
+    for payload in tasks.payloads:
+        require_payload(payload)
+    return tasks if tasks.like.order_key is None else list(tasks)
 
 
 def single_insert(frame: Frame, task: NewTask, notify: bool) -> SingleInsert | None:

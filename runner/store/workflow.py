@@ -66,11 +66,7 @@ def hold_dependents(frame: Frame, parent: int, tasks: Sequence[NewTask], ids: Se
     Args:
         parent: the running task.
         ids: the ids of the new tasks.
-
-    Raises:
-        InvalidTask: a new task waits for a task that would wait for it.
     """
-    yield from _refuse_cycle(frame, parent, tasks)
     positions = {
         each.parent.position for task in tasks for each in task.after or () if isinstance(each.parent, BatchMember)
     }
@@ -80,23 +76,6 @@ def hold_dependents(frame: Frame, parent: int, tasks: Sequence[NewTask], ids: Se
         return
     yield Step(addition, frame.dialect.parameters("added", {"id": last}) | {"parent": parent})
     yield Step(count, {"parent": parent, "number": len(last)})
-
-
-def _refuse_cycle(frame: Frame, parent: int, tasks: Sequence[NewTask]) -> Steps[None]:
-    named = sorted(
-        {int(each.parent) for task in tasks for each in task.after or () if isinstance(each.parent, int)} - {parent}
-    )
-    if named:
-        found = yield from tasks_below(frame, parent, named)
-        if found:
-            why = f"task {found[0]} waits for task {parent}, and then for the new tasks too: they cannot wait for it"
-            raise InvalidTask(field="after", value=found[0], why=why)
-
-
-def tasks_below(frame: Frame, parent: int, ids: Sequence[int]) -> Steps[list[int]]:
-    """Return the tasks among some that depend on a task, directly or through others."""
-    parameters = frame.dialect.parameters("named", {"id": ids}) | {"parent": parent}
-    return [row[0] for row in (yield Step(_below(frame.tables, frame.driver), parameters))]
 
 
 @lru_cache
@@ -126,17 +105,6 @@ def _holding(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared, Pr
     number = sa.bindparam("number", type_=sa.Integer)
     count = sa.update(task).where(blocked).values(blocked_by=task.c.blocked_by + number)
     return Prepared(lock, driver), Prepared(addition, driver), Prepared(count, driver)
-
-
-@lru_cache
-def _below(tables: Tables, driver: sa.Dialect) -> Prepared:
-    """The tasks among some that depend on a task, directly or through others."""
-    dependency, named = tables.dependency.c, DIALECTS[driver.name].rows("named", {"id": sa.BigInteger})
-    parent = sa.bindparam("parent", type_=sa.BigInteger)
-    start = sa.select(dependency.task_id).where(dependency.parent_id == parent)
-    below = start.cte("below", recursive=True)
-    below = below.union(sa.select(dependency.task_id).where(dependency.parent_id == below.c.task_id))
-    return Prepared(sa.select(named.c.id).where(named.c.id.in_(sa.select(below.c.task_id))), driver)
 
 
 @lru_cache

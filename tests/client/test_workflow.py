@@ -278,7 +278,8 @@ def test_an_added_task_cannot_wait_for_one_that_waits_for_it(store: TaskStore, w
         w.add(work.new(name="end"), after=join)
     assert int(w.tasks[2]) == 3
     store.drain()
-    assert "they cannot wait for it" in str(store.tasks("flow.pages")[0].error)
+    path = "new task 0 -> task 3 (flow.work) -> task 2 (flow.work) -> new task 0"
+    assert f"depend on itself: {path}; the tasks that wait for task 1 wait" in str(store.tasks("flow.pages")[0].error)
     assert len(store.tasks()) == 3
 
 

@@ -258,7 +258,7 @@ async def test_a_call_waits_for_the_task_that_holds_the_unique_key(harness: Harn
     assert {row.parent_id for each in (task, again) for row in await children(harness, each)} == {first}
 
 
-@pytest.mark.parametrize("how", ["order key", "itself", "in a step", "not a task"])
+@pytest.mark.parametrize("how", ["order key", "key", "itself", "in a step", "not a task"])
 async def test_a_call_that_could_not_end_is_refused(harness: Harness, how: str) -> None:
     unique = UniqueKey("one", Scope.UNTIL_FINISHED)
 
@@ -268,16 +268,21 @@ async def test_a_call_that_could_not_end_is_refused(harness: Harness, how: str) 
             return await ctx.step("outer", lambda: ctx.call("child", NewTask("order")))
         if how == "not a task":
             return await ctx.call("child", "order")  # type: ignore[call-overload]
-        same: dict[str, Any] = {"unique_key": unique} if how == "itself" else {"order_key": ORDER}
-        return await ctx.call("child", NewTask("order", **same))
+        return await ctx.call("child", NewTask("order", **same[how]))
 
-    options: dict[str, dict[str, Any]] = {"itself": {"unique_key": unique}, "order key": {"order_key": ORDER}}
+    options: dict[str, dict[str, Any]] = {
+        "itself": {"unique_key": unique},
+        "order key": {"order_key": ORDER},
+        "key": {"key": "d"},
+    }
+    same: dict[str, dict[str, Any]] = {**options, "key": {"after": (DependsOn(("order", "d")),)}}
     task = await harness.submit("order", **options.get(how, {}))
     await harness.work()
     row = await harness.row(task)
     assert row.state == "dead"
     expected = {
         "order key": "which waits for this one: neither would ever start",
+        "key": "which waits for this one: neither would ever start",
         "itself": "it calls the task itself",
         "in a step": "it is inside of step 'outer'",
         "not a task": "pass a task made with handler.new(...), not str",

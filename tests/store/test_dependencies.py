@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.errors import InvalidTask
 from runner.model.outcome import Cancelled, Dead, Done, Outcome
-from runner.model.task import DependsOn, NewTask, State
+from runner.model.task import BatchMember, DependsOn, NewTask, NewWorkflow, OrderKey, State, UniqueKey
 from runner.operations.results import Actor, Target
 from runner.operations.retry import requeue
 from runner.operations.terminate import terminate
@@ -20,7 +20,7 @@ from runner.queries.audit import audit
 from runner.queries.task.detail import task_detail
 from runner.store.dependencies.resolve import any_open
 from runner.store.retention import prune
-from runner.store.submit import submit_many
+from runner.store.submit import submit, submit_many
 from tests.conftest import on_postgresql
 from tests.store.dependencies import after, dependencies_of, put_after, resolve_parents, sweep
 from tests.store.runners import Runner
@@ -199,6 +199,7 @@ async def test_invalid_dependencies_are_rejected(database: Database, dependency:
     assert await count(database, database.tables.task) == 0
 
 
+@pytest.mark.both_databases
 async def test_a_cycle_over_a_key_is_rejected_with_its_path(database: Database) -> None:
     ship = await put_after(database, ("pay", "o-17"), handler="ship", key="o-17")
     bill = await put_after(database, ship, handler="bill", key="o-17")
@@ -218,6 +219,71 @@ async def test_a_cycle_within_one_batch_is_rejected(database: Database) -> None:
     with pytest.raises(InvalidTask, match=r"depend on itself: work (\w) -> .*work \1"):
         await database.write(submit_many, circle)
     assert len(await database.write(submit_many, circle[:2])) == 2
+
+
+@pytest.mark.both_databases
+async def test_a_cycle_over_an_order_key_is_rejected(database: Database) -> None:
+    order = OrderKey("shop 7")
+    first = await put_after(database, ("pay", "o-17"), handler="ship", order_key=order)
+    with pytest.raises(InvalidTask, match=rf"depend on itself: pay o-17 -> task {first} \(ship\) -> pay o-17"):
+        await put(database, "pay", key="o-17", order_key=order)
+    assert await put(database, "pay", key="o-17")
+
+
+@pytest.mark.both_databases
+async def test_a_cycle_over_a_duplicate_is_rejected(database: Database) -> None:
+    once = UniqueKey("o-17")
+    first = await put_after(database, ("pay", "o-17"), handler="ship", unique_key=once)
+    tasks = [
+        NewTask("ship", unique_key=once),
+        NewTask("pay", key="o-17", after=(DependsOn(BatchMember(0)),)),
+    ]
+    with pytest.raises(InvalidTask, match=rf"depend on itself: pay o-17 -> task {first} \(ship\) -> pay o-17"):
+        await database.write(submit_many, tasks)
+    assert await count(database, database.tables.task) == 1
+
+
+async def test_a_rejected_cycle_leaves_no_task_in_a_transaction_that_commits(database: Database) -> None:
+    await put_after(database, ("pay", "o-17"), handler="ship", key="o-17")
+    async with database.writing() as tx:
+        with pytest.raises(InvalidTask, match="depend on itself"):
+            await submit(tx, NewTask("pay", key="o-17", after=(DependsOn(("ship", "o-17")),)))
+    assert await count(database, database.tables.task) == 1
+
+
+BY_KEY = NewTask("part", key="first", after=(DependsOn(("join", "k")),))
+ADDED: dict[str, list[NewTask]] = {
+    "by its id": [NewTask("part", after=(DependsOn(2),))],
+    "by its key": [BY_KEY],
+    "in its order key": [NewTask("part", order_key=OrderKey("shop 7"))],
+    "as itself": [NewTask("join", unique_key=UniqueKey("u"))],
+    "through a new task": [BY_KEY, NewTask("part", after=(DependsOn(("part", "first")),))],
+}
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("added", ADDED.values(), ids=ADDED)
+async def test_a_task_that_joins_a_workflow_cannot_wait_for_one_that_waits_for_it(
+    database: Database, runner: Runner, added: list[NewTask]
+) -> None:
+    flow = NewWorkflow("book")
+    split = NewTask("work", workflow=flow)
+    options: dict[str, Any] = {"key": "k", "order_key": OrderKey("shop 7"), "unique_key": UniqueKey("u")}
+    join = NewTask("join", workflow=flow, after=(DependsOn(BatchMember(0)),), **options)
+    assert await database.write(submit_many, [split, join]) == [1, 2]
+    (task,) = await runner.claim()
+    new = NewWorkflow(of=task.id)
+    with pytest.raises(InvalidTask, match=r"depend on itself: .*task 2 \(join k\)"):
+        await database.write(submit_many, [each._replace(workflow=new) for each in added])
+    assert await count(database, database.tables.task) == 2
+
+
+@pytest.mark.both_databases
+async def test_an_older_task_with_the_same_key_closes_no_cycle(database: Database) -> None:
+    first = await put_after(database, ("pay", "o-17"), handler="ship", key="o-17")
+    paid = await put_after(database, first, handler="pay", key="o-18")
+    assert await put(database, "ship", key="o-17")
+    assert await put_after(database, ("ship", "o-17"), handler="pay", key="o-17") > paid
 
 
 async def test_a_fan_out_and_a_fan_in_over_many_chunks(

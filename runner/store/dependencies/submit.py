@@ -15,7 +15,6 @@ from runner.db.types import NO_JOIN, db_now
 from runner.errors import InvalidTask
 from runner.model.task import FINAL, BatchMember, DependsOn, NewTask, State
 from runner.model.task_batch import TaskBatch
-from runner.store.dependencies.cycles import refuse_cycles
 from runner.store.dependencies.parents import final_state, is_live, parent_of
 
 Parent: TypeAlias = int | tuple[str, str] | BatchMember
@@ -85,7 +84,7 @@ def dependency_rows(frame: Frame, tasks: Sequence[NewTask]) -> Steps[DependencyR
         tasks: the tasks to submit, of which some have parents or an order key.
 
     Raises:
-        InvalidTask: a parent does not exist, or the tasks would form a cycle; nothing was written.
+        InvalidTask: a parent does not exist; nothing was written.
     """
     alike: Sequence[NewTask] = [tasks.like] if isinstance(tasks, TaskBatch) else tasks
     waiting = [task for task in alike if task.after is not None]
@@ -93,7 +92,6 @@ def dependency_rows(frame: Frame, tasks: Sequence[NewTask]) -> Steps[DependencyR
     states: Mapping[Parent, ParentState] = {}
     if waiting:
         _require_earlier_members(alike)
-        yield from refuse_cycles(frame, alike)
         parents = {dependency.parent: None for task in waiting for dependency in task.after or ()}
         states = yield from _look_up(frame, [parent for parent in parents if not isinstance(parent, BatchMember)])
     predecessors = (yield from _predecessors(frame, alike)) if ordered else [None] * len(alike)
