@@ -9,6 +9,7 @@ from runner.errors import InvalidEdit, RunnerError
 from runner.model.task import Shown, State
 from runner.operations.edit_values import KEEP, PAYLOAD_LIMIT, Changes, check_against, check_values
 from runner.queries.task.detail import TaskDetail, forecast
+from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
 from runner.text.hosts import ANY_HOST
 from runner.text.redact import with_secrets
@@ -127,7 +128,9 @@ def _value(name: str, detail: TaskDetail) -> Any:
 def _changed(name: str, value: Any, detail: TaskDetail, zone: tzinfo) -> str:
     task, before = detail.task, _value(name, detail)
     if name in ("run_at", "expires_at"):
-        return "never" if value is None else _moment(value, detail.at, zone)
+        is_new = before is None or (name == "run_at" and requeues(detail))
+        was = "" if is_new else f"; was {formatting.clock(before, detail.at, zone, seconds=True)}"
+        return f"{'never' if value is None else _moment(value, detail.at, zone)}{was}"
     if name == "payload":
         number = len(payload_differences(before, value))
         return count_noun(number, "difference") if number else "reformatted"
@@ -180,17 +183,25 @@ def outlook(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> Outlo
     """
     parsed, task = changes(typed, detail, zone), detail.task
     values, running = parsed.edited(), task.state is State.RUNNING
-    before, first_before = forecast(task, detail.retry or detail.handler_retry, detail.at), task.attempt + 1 + running
+    before, first_before = _forecast(task, detail.retry, detail), task.attempt + 1 + running
     if requeues(detail):
         task = task._replace(shown=Shown.READY, attempt=0, run_at=detail.at)
     task = task._replace(**{name: values[name] for name in ("run_at", "max_attempts") if name in values})
     retry = detail.retry if parsed.retry is KEEP else parsed.retry
-    after = forecast(task, retry or detail.handler_retry, detail.at)
-    if len(after) >= (task.max_attempts or inf) - task.attempt - running:
+    after = _forecast(task, retry, detail)
+    if len(after) >= (task.max_attempts or detail.handler_max_attempts or inf) - task.attempt - running:
         end = DEAD
     else:
         end = "and so on" if len(after) >= LONGEST_FORECAST else "then by the handler's retry plan"
     return Outlook(before, after, first_before, task.attempt + 1 + running, end)
+
+
+def _forecast(task: TaskRow, retry: str | None, detail: TaskDetail) -> tuple[datetime, ...]:
+    """The runs of a task; only the next one of a waiting task if its maximum of attempts is unknown."""
+    most = task.max_attempts or detail.handler_max_attempts
+    if most is None and task.state is State.WAITING:
+        return (max(task.run_at or detail.at, detail.at),)
+    return forecast(task._replace(max_attempts=most), retry or detail.handler_retry, detail.at)
 
 
 def preview(typed: Mapping[str, str], detail: TaskDetail, zone: tzinfo) -> list[str]:
@@ -237,7 +248,7 @@ LABEL = 9
 """Cells of the labels of a ruler."""
 
 ROOM = 14
-"""Cells at the right end of a ruler, for a run that it does not reach, and for the end."""
+"""The fewest cells at the right end of a ruler, for a run that it does not reach, and for the end."""
 
 MARGIN = 1.08
 """Length of a ruler, in times of the distance of its last run."""
@@ -253,13 +264,13 @@ def ruler(runs: Outlook, at: datetime, zone: tzinfo, width: int) -> list[Row]:
     last = max(runs.after or runs.before, default=None)
     if last is None:
         return []
-    room = max(20, width - LABEL - ROOM)
     span = Span(at, at + max((last - at) * MARGIN, timedelta(minutes=1)), zone)
+    outside = [(number, run) for number, run in enumerate(runs.before, runs.first_before) if run > span.end]
+    more = f" {outside[0][0]} at {formatting.clock(outside[0][1], at, zone)} >" if outside else ""
+    room = max(20, width - LABEL - max(ROOM, len(more), len(runs.end) + 1))
     after = _line(runs.after, runs.first, span, room, ("◆", "bold accent"))
     rows: list[Row] = []
     if runs.before != runs.after:
-        outside = [(number, run) for number, run in enumerate(runs.before, runs.first_before) if run > span.end]
-        more = f" {outside[0][0]} at {formatting.clock(outside[0][1], at, zone, seconds=True)}" if outside else ""
         before = _line(runs.before, runs.first_before, span, room, ("◇", "muted"))
         rows.append([(f"{'before':{LABEL}}", "muted"), *before, (more, "muted")])
     role = "dead" if runs.end == DEAD else "muted"

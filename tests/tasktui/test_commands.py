@@ -239,7 +239,7 @@ def test_each_text_of_an_edit_has_its_meaning() -> None:
     typed = {"run_at": "+10m", "max_attempts": "6", "retry": "none", "priority": "12", "timeout": "30s"}
     texts = {name: f"{sign}{text}" for name, (sign, text, _) in meanings(typed, story(row()), UTC).items()}
     assert texts == {
-        "run_at": "✓13:10:00 UTC, in 10m",
+        "run_at": "✓13:10:00 UTC, in 10m; was 13:00:00",
         "max_attempts": "✓was 4; 0 used, 6 left",
         "retry": "✓was 1m,5m",
         "priority": "✗priorities range from 1 to 9",
@@ -282,11 +282,24 @@ def test_the_values_of_the_handler_are_shown_in_force() -> None:
 def test_the_runs_before_and_after_an_edit_are_on_one_ruler() -> None:
     runs = outlook({"run_at": "+10m", "max_attempts": "3", "retry": "1m,5m"}, story(row(), retry="1h"), UTC)
     before, after, axis = ("".join(text for text, _ in line) for line in ruler(runs, NOW, UTC, 70))
-    assert re.fullmatch(r"before   ◇1─+ 2 at 14:00:00", before)
+    assert re.fullmatch(r"before   ◇1─+ 2 at 14:00 >", before)
     assert re.fullmatch(r"after    ─+◆1◆2─+◆3─+ then dead", after)
     assert " 13:10 " in axis
     assert len(axis) == 9 + 47
     assert len(ruler(outlook({}, story(row()), UTC), NOW, UTC, 70)) == 2
+
+
+@pytest.mark.parametrize("most", [None, 5])
+def test_the_old_time_of_a_task_without_its_own_attempts_stays_on_the_ruler(most: int | None) -> None:
+    old = NOW + timedelta(days=2, hours=3, minutes=50, seconds=24)
+    unclaimed = row(shown=Shown.SCHEDULED, run_at=old, max_attempts=None)
+    task = replace(story(unclaimed, retry=None), handler_max_attempts=most)
+    before, after, axis = (plain([line]) for line in ruler(outlook({"run_at": "+15m"}, task, UTC), NOW, UTC, 70))
+    assert re.fullmatch(r"before   ─+ 1 at 22 Nov 16:50 >", before)
+    assert len(before) <= 70
+    assert "◆1" in after
+    assert len(axis) < len(after)
+    assert meanings({"run_at": "+15m"}, task, UTC)["run_at"].text == "13:15:00 UTC, in 15m; was 22 Nov 16:50:24"
 
 
 def test_a_preview_lists_one_run_if_the_handler_has_the_plan() -> None:
