@@ -243,6 +243,7 @@ class BreakerLimit(Limit):
     """While the breaker of a handler is open, no task starts except probes."""
 
     name, option, column = "breaker", "", "breaker_probes"
+    state = "the breaker is open"
 
     def value(self, _limits: SharedLimits) -> None:
         """None: an open breaker is a state and not a limit of the handler."""
@@ -250,7 +251,7 @@ class BreakerLimit(Limit):
 
     def words(self, _limits: SharedLimits) -> str:
         """The state in words."""
-        return "the breaker is open"
+        return self.state
 
     def room(self, usage: LimitUsage) -> int:
         """The number of tasks that may probe now."""
@@ -280,7 +281,9 @@ class BreakerLimit(Limit):
         return RemedyStep(self.name, f"the breaker of {usage.words} were closed", command)
 
 
-LIMITS: tuple[Limit, ...] = (Concurrency(), TenantConcurrency(), StartRate(), BreakerLimit())
+BREAKER = BreakerLimit()
+
+LIMITS: tuple[Limit, ...] = (Concurrency(), TenantConcurrency(), StartRate(), BREAKER)
 """Every kind of limit."""
 
 

@@ -1,6 +1,7 @@
 """WhyScreen and WhyManyScreen: dialogs that explain why a task, or many tasks, are not running."""
 
 import asyncio
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
@@ -178,6 +179,9 @@ class WhyManyScreen(WhyScreen):
         return parse_filter(text, self.session.now(), self.session.zone)
 
 
+EXPLAINS = re.compile(r"runner why (\d+)")
+"""The advice to look at another task, which the cause opens."""
+
 BAR = 12
 """Cells of the share of a cause."""
 
@@ -231,6 +235,8 @@ def _freed(group: CauseGroup) -> tuple[str, str]:
 
 def _remedy(advice: str, keys: Sequence[RemedyKey]) -> list[tuple[str, str]]:
     """A remedy as the keys that open its dialog, or as a command or a sentence if it has none."""
+    if not keys and (other := EXPLAINS.fullmatch(advice)):
+        return [("→ ", "muted"), ("enter", "bold accent"), (f" opens task {other[1]}", "text")]
     if not keys:
         return [(f"→ {line(advice)}", "muted")]
     return [("→ ", "muted"), *_key_parts(keys)]

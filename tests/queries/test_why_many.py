@@ -146,11 +146,29 @@ async def test_thousands_of_tasks_are_sampled_with_a_fixed_number_of_statements(
     assert many <= few < 20
 
 
-async def test_a_retry_frees_no_task_that_an_open_breaker_would_hold(database: Database) -> None:
-    await add_runner(database, handlers='["sms", "h"]')
-    values = {"breaker_probes": 1, "breaker_wait": 60.0, "breaker_round": 2, "breaker_probe_at": ahead(60)}
+async def open_breaker(database: Database, probe_in: float) -> None:
+    values = {"breaker_probes": 1, "breaker_wait": 60.0, "breaker_round": 2, "breaker_probe_at": ahead(probe_in)}
     async with database.writing() as tx:
         await tx.execute(sa.insert(tx.tables.handler).values(name="sms", breaker_opened_at=ahead(-200), **values))
+
+
+async def test_a_cause_names_the_open_breaker_that_holds_its_tasks_too(database: Database) -> None:
+    await open_breaker(database, probe_in=-1)
+    busy = await add_runner(database, handlers='["sms", "h"]', capacity=2)
+    for _ in range(3):
+        await add_live(database, "sms", run_at=ahead(-9))
+    assert await phrases(database) == {"handler sms: the breaker is open": 3}
+    for _ in range(3):
+        await add_live(database, "h", state=State.RUNNING.value, runner_id=busy)
+    full = "no slots are free: 3 h for 2 slots, 1 of them claimed in advance"
+    assert await phrases(database) == {f"{full}; also handler sms: the breaker is open": 3}
+    await paused(database, PauseKind.QUEUE, "default")
+    assert await phrases(database) == {"queue default is paused; also handler sms: the breaker is open": 3}
+
+
+async def test_a_retry_frees_no_task_that_an_open_breaker_would_hold(database: Database) -> None:
+    await add_runner(database, handlers='["sms", "h"]')
+    await open_breaker(database, probe_in=60)
     for handler in ("sms", "sms", "h"):
         await add_live(database, handler, attempt=1, error="no", run_at=ahead(900))
     (group,) = (await explain(database)).causes

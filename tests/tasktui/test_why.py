@@ -355,6 +355,20 @@ async def test_w_explains_many_tasks_by_their_causes(database: Database, watch: 
 
 
 @ON_ONE_DATABASE
+async def test_a_cause_of_many_tasks_without_a_remedy_opens_one_of_them(database: Database, watch: Watch) -> None:
+    await add_runner(database, handlers='["smtp.send"]', capacity=1)
+    for _ in range(2):
+        await add_live(database, "smtp.send", queue="mail", run_at=ahead(-9))
+    async with watch("tasks") as operator:
+        await operator.sees("smtp.send")
+        await operator.press("asterisk", "w")
+        await operator.sees("more tasks are due than slots are free: 1 of 1", "→ enter opens task 1")
+        assert "runner why" not in operator.text
+        await operator.press("enter")
+        await operator.sees("TIMELINE")
+
+
+@ON_ONE_DATABASE
 async def test_w_counts_the_dead_tasks_of_a_filter(database: Database, watch: Watch) -> None:
     await add_live(database, "mail.send", run_at=ahead(3600))
     for id in (90, 91):

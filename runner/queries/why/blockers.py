@@ -15,6 +15,7 @@ from runner.model.step import StepKind
 from runner.model.text_limits import FAILED_HOST
 from runner.policy.claim_facts import CommonCause, Explanation
 from runner.policy.claim_policy import CLAIM_POLICY
+from runner.policy.limits import BREAKER
 from runner.policy.polling import Tiers, parse_poll_mode
 from runner.queries.counting import Count
 from runner.queries.registries import RegistryEntry
@@ -35,7 +36,7 @@ from runner.queries.why.remedies import (
     resize,
     tasks_of,
 )
-from runner.text.formatting import age, since, when
+from runner.text.formatting import age, sentence_of, since, when
 from runner.text.hosts import admits, host_names
 from runner.text.sanitize import count_noun, one_line
 
@@ -54,12 +55,23 @@ def blockers(facts: Facts, zone: tzinfo) -> Iterator[Cause]:
     yield from causes
     if causes and any(step.kind == "priority" for remedy in remedies(facts) for step in remedy.changes):
         yield _tasks_ahead(facts, "would still be")
+    probes = [*_probes(facts)] if facts.due else []
     if facts.due and not causes:
         isolated = map(_cause, CLAIM_POLICY.isolation.explain(facts, zone))
         rest = [*_stalled(facts), *isolated, *_behind_suspects(facts), *_full(facts)]
         rest = rest or [*_between_scans(facts)]
         rest += _behind(facts)
-        yield from rest or ([] if facts.stuck else [_nothing(facts)])
+        yield from rest or ([] if facts.stuck or probes else [_nothing(facts)])
+    yield from probes
+
+
+def _probes(facts: Facts) -> Iterator[Cause]:
+    """An open breaker that lets a probe start now, and no other task."""
+    for usage in facts.limits:
+        if usage.breaker is not None and usage.breaker.room:
+            probes = f"{count_noun(usage.breaker.room, 'probe')} may start; the other tasks wait until one succeeds"
+            text = f"The breaker of {usage.words} opened {usage.breaker.since} ago: {sentence_of(usage.breaker.why)}"
+            yield Cause(BREAKER.name, f"{text} {probes}.", common=CommonCause(f"{usage.words}: {BREAKER.state}"))
 
 
 def _pending(facts: Facts, step: StepRow) -> Cause:
@@ -185,9 +197,12 @@ def _full(facts: Facts) -> Iterator[Cause]:
     tasks = listed(f"{number:,} {one_line(name)}" for name, number in running.most_common())
     lost = sum(runner.abandoned - runner.replaced for runner in runners) if kind == "threads" else 0
     note = f"; {count_noun(lost, 'slot')} lost to abandoned threads, see `runner check`" if lost else ""
-    text = f"{claimants(runners)} such tasks, but no {kind} are free: {tasks or 'none'} in {size:,} {kind}{note}."
+    early = sum(running.values()) - size
+    use = f"{tasks or 'none'} {'for' if early > 0 else 'in'} {size:,} {kind}"
+    use += f", {early:,} of them claimed in advance" if early > 0 else ""
+    text = f"{claimants(runners)} such tasks, but no {kind} are free: {use}{note}."
     advice = resize(runners[0].id, facts.candidates[0].pool, 2 * size) if len(runners) == 1 else ""
-    common = CommonCause(f"no {kind} are free: {tasks} in {size:,} {kind}", advice)
+    common = CommonCause(f"no {kind} are free: {use}", advice)
     other = "start another runner" + (", or resize these" if facts.candidates[0].pool in RESIZABLE else "")
     yield Cause("full", text, advice or other, tasks_of(runners), common)
 

@@ -49,6 +49,9 @@ MOST_PARENTS = 5
 UNCERTAIN = ("full", "behind", "now", "unknown", "queue", "draining", "bucket")
 """The kinds of causes whose command frees an unknown number of tasks."""
 
+MOST_OTHERS = 2
+"""Further causes of the tasks of a group that its phrase names, those of most tasks."""
+
 FILTER = "FILTER"
 """The place of a filter in the command of a common cause."""
 
@@ -59,7 +62,7 @@ class CauseGroup:
 
     Args:
         kind: the kind of the cause, see Cause.
-        phrase: the cause; values from the database in it are safe to print.
+        phrase: the cause, and further ones of its tasks; values from the database in it are safe to print.
         command: the shell command that lifts the cause; empty if no single one does.
         advice: the next step: the command, or what one of the tasks needs.
         freed: the tasks that the command frees: they have no other cause.
@@ -155,7 +158,12 @@ def _group(kind: str, common: CommonCause, situations: Sequence[_Situation], tas
     view = first.causes[0].view or RelatedView("task", str(first.example))
     tasks = sum(each.tasks for each in situations)
     advice = command or first.causes[0].advice or f"runner why {first.example}"
-    return CauseGroup(kind, common.phrase, tasks, command, advice, freed, first.example, view)
+    others: Counter[str] = Counter()
+    for each in situations:
+        certain_causes = (cause.common for cause in each.causes[1:] if cause.kind not in UNCERTAIN)
+        others.update({other.phrase: each.tasks for other in certain_causes if other is not None})
+    also = "".join(f"; also {phrase}" for phrase, _ in others.most_common(MOST_OTHERS))
+    return CauseGroup(kind, f"{common.phrase}{also}", tasks, command, advice, freed, first.example, view)
 
 
 async def _examined(tx: Transaction, task_filter: Filter, most: int) -> tuple[list[int], list[int], bool]:
