@@ -38,7 +38,7 @@ async def deliver(notice: AlertNotice, receiver: str, receivers: Receivers = inj
         Exception: the receiver does not take it for now.
     """
     to = receivers.find(receiver)
-    await in_own_thread(send, to, notice)
+    await in_own_thread(to.name, send, to, notice)
     return str(to)
 
 

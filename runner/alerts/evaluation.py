@@ -32,7 +32,7 @@ async def ping(address: Masked | str) -> None:
     """Call the address once. A failure is a line of the log: the next evaluation calls again."""
     request = Request(address, headers={"User-Agent": "tasktui"})  # noqa: S310 - the scheme is checked with the settings
     try:
-        await in_own_thread(fetch, request, value_text(address))
+        await in_own_thread("alert_ping", fetch, request, value_text(address))
     except Exception as error:
         log.warning("could not call the setting alert_ping: %s", error)
 

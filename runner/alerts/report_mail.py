@@ -46,7 +46,7 @@ async def mail_report(since: str = "7d", receivers: Receivers = injected) -> lis
     finally:
         await database.dispose()
     for receiver in to:
-        await in_own_thread(_send, receiver, found, settings.called)
+        await in_own_thread(receiver.name, _send, receiver, found, settings.called)
     return [str(receiver) for receiver in to]
 
 

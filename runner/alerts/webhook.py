@@ -1,13 +1,18 @@
 """Webhook: posts a notice as signed JSON to an address."""
 
 import json
+import socket
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from email.utils import parsedate_to_datetime
-from http.client import HTTPException
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, NoReturn
 from urllib.error import HTTPError, URLError
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from runner.alerts.message import Message, signature
 from runner.alerts.notice import AlertNotice
@@ -18,6 +23,9 @@ from runner.text.sanitize import one_line
 
 TIMEOUT = 10.0
 """Seconds for one step of a request."""
+
+LIMIT = 30.0
+"""Seconds for a whole request: a server that sends one byte at a time ends no step."""
 
 SIGNATURE = "Tasktui-Signature"
 """The header with the timestamp and the signature: t=1732000000,v1=4f1c..."""
@@ -31,6 +39,50 @@ LONGEST_WAIT = 3_600.0
 
 class WebhookFailed(Exception):
     """A web server did not accept a request for now."""
+
+
+class _Connections(HTTPHandler, HTTPSHandler):
+    """Opens the connections of a request, and keeps them for the one who limits it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened: list[HTTPConnection] = []
+
+    def http_open(self, request: Request) -> HTTPResponse:
+        return self.do_open(partial(self._open, HTTPConnection), request)
+
+    def https_open(self, request: Request) -> HTTPResponse:
+        return self.do_open(partial(self._open, HTTPSConnection), request)
+
+    def _open(self, kind: type[HTTPConnection], host: str, **options: Any) -> HTTPConnection:
+        self.opened.append(kind(host, **options))
+        return self.opened[-1]
+
+
+@contextmanager
+def _limited(connections: _Connections, shown: str) -> Iterator[None]:
+    """End the connections of a request that takes longer than LIMIT.
+
+    Raises:
+        WebhookFailed: it took longer.
+    """
+    done, late = threading.Event(), threading.Event()
+
+    def end() -> None:
+        while not done.wait(1.0 if late.is_set() else LIMIT):
+            late.set()
+            for connection in list(connections.opened):
+                if (open_socket := connection.sock) is not None:
+                    with suppress(OSError):  # not the method of an SSLSocket, which another thread reads
+                        socket.socket.shutdown(open_socket, socket.SHUT_RDWR)
+
+    threading.Thread(target=end, name="runner-limit", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+        if late.is_set():
+            raise WebhookFailed(f"no complete answer in {LIMIT:g} s: {shown} did not take the notice") from None
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -65,9 +117,10 @@ def fetch(request: Request, shown: str) -> None:
     Raises:
         Retry, WebhookFailed, Dead: see `post`.
     """
+    connections = _Connections()
     try:
-        with build_opener(_NoRedirects).open(request, timeout=TIMEOUT) as reply:
-            reply.read(1)
+        with _limited(connections, shown), build_opener(_NoRedirects, connections).open(request, timeout=TIMEOUT):
+            pass
     except HTTPError as error:
         with error:
             _refuse(error.code, error.reason, error.headers.get("Retry-After"), shown)

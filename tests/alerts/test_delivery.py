@@ -6,12 +6,14 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from email.message import EmailMessage
 from typing import Any
 
 import pytest
 
+from runner.alerts import webhook
 from runner.alerts.deliver import deliver, send
 from runner.alerts.evaluation import ping
 from runner.alerts.mail import MailRefused
@@ -349,7 +351,7 @@ async def test_the_end_of_a_process_waits_for_no_send_that_hangs() -> None:
         receivers = Receivers.of(Settings(url=parse_url("sqlite:///none.db"), alert_receivers=(f"hook={url}",)))
         sending = asyncio.create_task(deliver.function(NOTICE, "hook", receivers))
         await asyncio.sleep(0)
-        (sender,) = set(threading.enumerate()) - known
+        (sender,) = (each for each in set(threading.enumerate()) - known if each.name.startswith(NAME))
         connection, _ = server.accept()
         with connection:
             sending.cancel()
@@ -362,14 +364,69 @@ async def test_the_end_of_a_process_waits_for_no_send_that_hangs() -> None:
 
 async def test_servers_that_answer_too_slowly_hold_a_bounded_number_of_threads() -> None:
     release = threading.Event()
-    hanging = [asyncio.create_task(in_own_thread(release.wait)) for _ in range(MOST)]
+    hanging = [asyncio.create_task(in_own_thread("slow", release.wait)) for _ in range(MOST)]
     await asyncio.sleep(0)
     try:
-        with pytest.raises(TooManyCalls, match=r"^20 earlier calls of receivers have not ended"):
-            await in_own_thread(release.is_set)
+        with pytest.raises(TooManyCalls, match=r"^20 earlier calls of slow have not ended"):
+            await in_own_thread("slow", release.is_set)
+        assert await in_own_thread("other", release.is_set) is False
     finally:
         release.set()
     await asyncio.gather(*hanging)
-    while any(thread.name == NAME for thread in threading.enumerate()):
+    while any(thread.name.startswith(NAME) for thread in threading.enumerate()):
         await asyncio.sleep(0.01)
-    assert await in_own_thread(release.is_set)
+    assert await in_own_thread("slow", release.is_set)
+
+
+@contextmanager
+def dripping(head: bytes) -> Iterator[int]:
+    """A server that sends the head of an answer, then a byte at a time until the client has gone, and its port."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection, suppress(OSError):
+                connection.recv(65_536)
+                connection.sendall(head)
+                while not is_over.wait(0.01):
+                    connection.sendall(b"a")
+
+        is_over, serving = threading.Event(), threading.Thread(target=serve)
+        serving.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            is_over.set()
+            serving.join()
+
+
+@pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX-Answer: ", b"HTTP/1.1 200 ", b""])
+async def test_a_server_that_answers_one_byte_at_a_time_holds_no_notice_and_no_ping(
+    head: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(webhook, "LIMIT", 0.1)
+    with dripping(head) as port:
+        await ping(f"http://127.0.0.1:{port}/")
+    assert "could not call the setting alert_ping: no complete answer in 0.1 s" in caplog.text
+    with dripping(head) as port, pytest.raises(WebhookFailed, match=r"no complete answer in 0\.1 s: hook=http"):
+        send(parse_receiver(f"hook=http://127.0.0.1:{port}/"), NOTICE)
+
+
+def test_a_server_that_answers_one_byte_at_a_time_over_tls_holds_no_notice(
+    certificate: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook, "LIMIT", 0.1)
+
+    def serve() -> None:
+        with suppress(OSError), certificate.wrap_socket(listening.accept()[0], server_side=True) as connection:
+            connection.recv(65_536)
+            while not is_over.wait(0.01):
+                connection.sendall(b"a")
+
+    is_over, serving = threading.Event(), threading.Thread(target=serve)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving.start()
+        with pytest.raises(WebhookFailed, match=r"no complete answer in 0\.1 s: hook=https"):
+            send(parse_receiver(f"hook=https://127.0.0.1:{listening.getsockname()[1]}/"), NOTICE)
+        is_over.set()
+        serving.join()
