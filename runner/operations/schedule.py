@@ -34,11 +34,11 @@ from runner.text.redact import redact
 PLANNED = ("rule", "timezone")
 """The columns that the next tick depends on."""
 
-RESTORED = (*SPEC_COLUMNS, "declared", "module", "replaced", *PAUSE)
-"""The columns that an undo of a deletion brings back."""
-
 ROUND = ("last_task_id", "other_task_ids")
 """The columns that name the unfinished runs."""
+
+RESTORED = (*SPEC_COLUMNS, "declared", "module", "replaced", *PAUSE, *ROUND)
+"""The columns that an undo of a deletion brings back."""
 
 LONGEST_SHOWN = 80
 """Characters of a refused payload in an error."""

@@ -124,6 +124,20 @@ async def test_a_round_is_freed_by_hand_and_held_again_by_an_undo(
     assert (other not in (task, requested), verbs) == (True, ["add", "run", "free", "hold", "free"])
 
 
+@pytest.mark.both_databases
+async def test_an_undone_deletion_keeps_the_unfinished_runs_of_the_schedule(
+    database: Database, nightly: str, runner: Runner
+) -> None:
+    await tick_now(database)
+    await make_due(database)
+    (task,) = await tick_now(database)
+    assert [claimed.id for claimed in await runner.claim()] == [task]
+    await database.write(delete_schedule, nightly, BY)
+    assert await undo_last(database) == []
+    await make_due(database)
+    assert await tick_now(database) == []
+
+
 async def test_an_undo_is_refused_when_a_later_change_would_be_lost(database: Database, nightly: str) -> None:
     await database.write(edit_schedule, nightly, {"rule": "every 2h"}, BY)
     (entry, *_) = await log(database)
