@@ -8,7 +8,7 @@ from runner.db.schema import is_open, is_state, state_literal
 from runner.db.transaction import Transaction
 from runner.db.types import NO_JOIN, db_now, next_version
 from runner.model.task import FINAL, MOVES, State
-from runner.store.dependencies.parents import is_gone
+from runner.store.dependencies.parents import final_state, is_gone, is_live
 
 
 async def block_again(tx: Transaction, ids: Sequence[int]) -> set[int]:
@@ -55,16 +55,18 @@ async def wait_again(tx: Transaction, ids: Sequence[int]) -> set[int]:
     Args:
         ids: live tasks that were cancelled, with locks.
     """
-    task, parent, dependency = tx.tables.task, tx.tables.task.alias("parent"), tx.tables.dependency
+    task, dependency = tx.tables.task, tx.tables.dependency
     members = sa.select(task.c.id).where(tx.dialect.one_of(task.c.id, ids), task.c.workflow.is_not(None))
     own = [row.id for row in await tx.rows(members)] if ids else []
     if not own:
         return set()
     await reopen(tx, own, gone=False)
     still_open = tx.dialect.one_of(dependency.c.task_id, own) & is_open(dependency.c)
-    # The parent has not finished again: its next end counts, even if it is the same as the last one.
-    lives = sa.exists().where(parent.c.id == dependency.c.parent_id)
-    await tx.execute(sa.update(dependency).where(still_open, lives).values(parent_state=None))
+    # The next end of a live or failed parent counts, even if it is the same as the last one.
+    lives, state = is_live(tx.tables, dependency.c.parent_id), final_state(tx.tables, dependency.c.parent_id)
+    resolves = (state == state_literal(State.SUCCEEDED)) | (dependency.c.on_failure == "run")
+    known = sa.case((lives, sa.null()), (resolves, dependency.c.parent_state), else_=state)
+    await tx.execute(sa.update(dependency).where(still_open).values(parent_state=known))
     return await block_again(tx, own)
 
 

@@ -107,6 +107,33 @@ async def test_the_retry_of_a_part_is_undone(database: Database, runner: Runner)
     assert await states(database, ids) == [State.DEAD, State.CANCELLED, State.CANCELLED]
 
 
+async def test_dependents_wait_for_the_retry_of_their_parent_after_an_undone_retry(
+    database: Database, runner: Runner
+) -> None:
+    ids = await failed_chain(database, runner)
+    await retry(database, *ids)
+    entries = [entry.id for entry in await database.read(audit)]
+    assert sorted((await database.write(undo, entries, ANA)).changed) == ids
+    await retry(database, *ids[1:])
+    await sweep(database)
+    assert await states(database, ids) == [State.DEAD, State.BLOCKED, State.BLOCKED]
+
+
+async def test_a_dependent_that_was_terminated_before_its_parent_failed_waits_for_the_retry_of_that(
+    database: Database, runner: Runner
+) -> None:
+    own = NewWorkflow("w")
+    after = (DependsOn(BatchMember(0), "cancel"),)
+    ids = await database.write(submit_many, [NewTask("work", workflow=own), NewTask("work", workflow=own, after=after)])
+    await database.write(terminate, [Target(ids[1])], ANA)
+    await sweep(database)
+    (task,) = await runner.claim(9)
+    await runner.end(task, Dead("no"))
+    await retry(database, ids[1])
+    await sweep(database)
+    assert await states(database, ids) == [State.DEAD, State.BLOCKED]
+
+
 async def test_a_retried_task_outside_of_workflows_runs_without_waiting(database: Database, runner: Runner) -> None:
     tasks = [NewTask("work"), NewTask("work", after=(DependsOn(BatchMember(0), "cancel"),))]
     ids = (await database.write(submit_with_result, tasks)).ids
