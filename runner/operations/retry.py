@@ -115,7 +115,9 @@ def _entry(
     if task.state.final:
         before |= {"state": task.state, "attempt": task.attempt, "rescues": task.rescues, "fence": task.fence}
         # The new live row forgets these; undo writes them back.
-        ending = {name: getattr(task, name) for name in ("finished_at", "claimed_at", "runner_id", "duration")}
+        ending = {
+            name: getattr(task, name) for name in ("finished_at", "claimed_at", "runner_id", "duration", "expires_at")
+        }
         before |= {name: value for name, value in ending.items() if value is not None}
         move = MOVES["reblock" if blocked else "requeue"]
         after |= {"state": move.target, "attempt": 0, "rescues": 0, "fence": restarted}

@@ -319,7 +319,7 @@ class TestAgain:
     @pytest.mark.parametrize("state", [State.DEAD, State.CANCELLED])
     async def test_a_requeued_task_returns_to_its_old_state(self, database: Database, state: State) -> None:
         ending = {"run_at": ahead(-900), "claimed_at": ahead(-800), "finished_at": ahead(-700)}
-        ending |= {"runner_id": 5, "host": "web-1", "duration": 99.5}
+        ending |= {"runner_id": 5, "host": "web-1", "duration": 99.5, "expires_at": ahead(-600)}
         await add_past(
             database, 7, state, attempt=3, rescues=1, error="no", fence=4, payload='{"a": 1}', key="k", **ending
         )

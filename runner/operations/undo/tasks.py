@@ -218,11 +218,12 @@ def _count(change: UndoableChange, name: str) -> int:
 
 def _ending(change: UndoableChange, task: LockedTask) -> tuple[Any, ...]:
     """The times, the runner and the duration before the retry; the present due time if it is unknown."""
-    times = {name: _moment(change.before.get(name)) for name in ("run_at", "finished_at", "claimed_at")}
+    times = {name: _moment(change.before.get(name)) for name in ("run_at", "finished_at", "claimed_at", "expires_at")}
     runner_id, duration = change.before.get("runner_id"), change.before.get("duration")
     return (
         *(task.id, times["run_at"] or task.run_at, times["finished_at"], times["claimed_at"]),
         *(runner_id if isinstance(runner_id, int) else None, duration if isinstance(duration, float) else None),
+        times["expires_at"],
     )
 
 
@@ -304,6 +305,7 @@ RESTORED_COLUMNS: dict[str, Any] = {
     "claimed_at": Instant,
     "runner_id": sa.BigInteger,
     "duration": sa.Float,
+    "expires_at": Instant,
 }
 """The id of a task, and the values of its former ending."""
 
@@ -312,13 +314,15 @@ async def _restore_endings(tx: Transaction, endings: Sequence[tuple[Any, ...]]) 
     """Write the former endings of tasks that returned to the history.
 
     Args:
-        endings: the values as in RESTORED_COLUMNS; without a `finished_at`, the task keeps the present one.
+        endings: the values as in RESTORED_COLUMNS; without a `finished_at`, the task keeps the present one. The present
+            `expires_at` wins, because the retry has cleared only a past one.
     """
     history = tx.tables.history
     restored = tx.dialect.rows("ending", RESTORED_COLUMNS)
     ending, match = tx.dialect.one_by_one(restored, history, same_id, compared=("id",))
-    values: dict[str, Any] = {name: ending.c[name] for name in RESTORED_COLUMNS if name not in ("id", "finished_at")}
+    values: dict[str, Any] = {name: ending.c[name] for name in RESTORED_COLUMNS if name != "id"}
     values["finished_at"] = sa.func.coalesce(ending.c.finished_at, history.c.finished_at)
+    values["expires_at"] = sa.func.coalesce(history.c.expires_at, ending.c.expires_at)
     # The partitions of the history repeat addresses, so the id must match too.
     statement = sa.update(history).where(match, history.c.id == ending.c.id).values(values)
     await tx.execute(statement, tx.dialect.row_parameters("ending", RESTORED_COLUMNS, endings))
