@@ -10,6 +10,7 @@ from runner.db.transaction import clock
 from runner.model.alert import Alert, AlertRule
 from runner.model.schedule import ScheduleSpec, TickOutcome
 from runner.model.task import State
+from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule
 from runner.queries.alerts.facts import AlertFacts
@@ -153,3 +154,18 @@ async def test_a_late_schedule_is_read_from_the_database(database: Database) -> 
     schedules = database.tables.schedule
     await change(database, schedules.update().values(next_at=ahead(-400)))
     assert (await one(database, AlertRule.SCHEDULE_LATE)).subject == "nightly"
+
+
+async def test_a_breaker_whose_handler_or_queues_are_paused_has_no_probe_now(database: Database) -> None:
+    await add_runner(database)
+    opened = {"breaker_probes": 1, "breaker_wait": 60.0, "breaker_round": 2, "breaker_probe_at": ahead(-5)}
+    await change(database, database.tables.handler.insert().values(name="h", breaker_opened_at=ahead(-200), **opened))
+    for queue in ("payments", "refunds"):
+        await add_live(database, queue=queue, run_at=ahead(-60))
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "payments"), BY)
+    assert (await one(database, AlertRule.BREAKER_OPEN)).text.endswith("; probes now")
+    await database.write(pause, PauseTarget(PauseKind.QUEUE, "refunds"), BY)
+    text = (await one(database, AlertRule.BREAKER_OPEN)).text
+    assert text.endswith("; no probe while queues payments, refunds are paused")
+    await database.write(pause, PauseTarget(PauseKind.HANDLER, "h"), BY)
+    assert (await one(database, AlertRule.BREAKER_OPEN)).text.endswith("; no probe while the handler is paused")

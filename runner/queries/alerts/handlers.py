@@ -24,12 +24,24 @@ def open_breakers(facts: AlertFacts) -> Iterator[Alert]:
     for handler, state in ((row.handler, row.state) for row in facts.overview.breakers):
         if state is None:
             continue
-        probe = f"next probe in {formatting.age(state.next_in)}" if state.next_in > 0 else "probes now"
+        probe = f"next probe in {formatting.age(state.next_in)}" if state.next_in > 0 else _probe(facts, handler)
         by = f" by {shown(state.by)}" if state.by else ""
         why = f": {shown(state.why)}" if state.why else ""
         title = f"the breaker of {shown(handler)} is open"
         text = f"opened {state.since} ago{by}{why}; {probe}"
         yield Alert(AlertRule.BREAKER_OPEN, handler, Severity.CRITICAL, title, text, causes_of(handler))
+
+
+def _probe(facts: AlertFacts, handler: str) -> str:
+    """The due probe of a handler, which a pause of the handler or of each of its queues holds back."""
+    if handler in facts.overview.handlers:
+        return "no probe while the handler is paused"
+    due, recent = ({queue for queue, name in pairs if name == handler} for pairs in (facts.due, facts.flows))
+    queues, paused = due or recent, {queue.queue for queue in facts.overview.queues if queue.paused}
+    if queues and queues <= paused:
+        names = shown(", ".join(sorted(queues)))
+        return f"no probe while {f'queue {names} is' if len(queues) == 1 else f'queues {names} are'} paused"
+    return "probes now"
 
 
 def without_runner(unknown: HandlerWithoutRunner, behind: dict[str, QueueCounts]) -> Alert:
