@@ -18,7 +18,7 @@ from tasktui.data.schedules import DAY, ScheduleBoard, read_board
 from tasktui.panels import schedules as panels
 from tasktui.panels.schedules import HOUR
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
-from tasktui.render.rows import Part, heading, rule
+from tasktui.render.rows import Part, heading, plain, rule
 from tasktui.screens.row_texts import texts_of_row
 from tasktui.screens.selection import open_why
 from tasktui.shell.actions import action_bindings
@@ -134,10 +134,15 @@ class SchedulesScreen(LiveScreen):
         self.redraw()
 
     def action_why(self) -> None:
-        """Explain the state of the last task of the schedule under the cursor."""
-        row = self.schedule()
-        run = next((run for run in row.runs if run.task_id is not None), None) if row is not None else None
-        open_why(self, run.task_id if run is not None else None)
+        """Explain the lateness of the schedule under the cursor, or else the state of its last task."""
+        row, board = self.schedule(), self._board
+        runs = [run for run in row.runs if run.task_id is not None] if row is not None else []
+        if row is not None and board is not None and row.lateness(board.at) is not None:
+            runs = [run for run in runs if run.waits][-1:]
+            if not runs:
+                self.report(plain([panels.sentence(board, row, self.session.zone)]).strip())
+                return
+        open_why(self, runs[0].task_id if runs else None)
 
     @on(Table.CursorMoved)
     def _read_runs(self) -> None:

@@ -26,7 +26,7 @@ from tasktui.actions.schedule import rule_rows
 from tasktui.data.schedules import planned, read_board
 from tasktui.panels.schedules import lateness, sentence
 from tasktui.render.rows import plain
-from tests.store.rows import add_runner
+from tests.store.rows import add_past, add_runner, ahead, stored
 from tests.store.table import change
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 from tests.tasktui.test_actions import audited, confirm
@@ -106,6 +106,29 @@ async def test_the_runner_of_a_run_has_the_name_that_other_screens_show(database
         await database.write(leave, present)
         await operator.press("r")
         await operator.sees(" web-3.eu-c…ernal:4117 ")
+
+
+@ON_ONE_DATABASE
+async def test_w_on_a_late_schedule_explains_the_lateness_and_not_an_earlier_run(
+    database: Database, watch: Watch
+) -> None:
+    await add(database, rule="every 30d")
+    await make_due(database, 900)
+    await database.write(tick)
+    task = await stored(database, 1)
+    async with database.writing() as tx:
+        await tx.execute(sa.delete(tx.tables.task))
+    await add_past(database, task.id, handler=task.handler, finished_at=ahead(-800))
+    await make_due(database, 432)
+    async with watch("schedules", (120, 40)) as operator:
+        await operator.sees("has not started")
+        await operator.press("w")
+        await operator.sees_notice("late: no runner has handled the tick")
+        await database.write(tick)
+        await operator.press("r")
+        await operator.sees("its task waits; w explains")
+        await operator.press("w")
+        await operator.sees("Why is 2 not running?", "no live runner")
 
 
 @ON_ONE_DATABASE
