@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 from runner.db.database import Database
 from runner.model.outcome import Done, Failure, Retry
+from runner.model.task import State
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
 from runner.operations.results import Actor, Target
@@ -14,6 +15,7 @@ from runner.queries.audit import AuditRecord
 from runner.queries.task.detail import task_detail
 from runner.queries.task.timeline import format_entry, timeline
 from runner.text.redact import differences
+from tests.store.rows import add_attempt, add_past, ahead
 from tests.store.runners import Runner
 from tests.store.table import put
 
@@ -49,6 +51,16 @@ async def test_edits_are_listed_between_their_attempts(database: Database, runne
     assert [events[3].details[0].count(zone) for events, zone in ((revealed, " UTC"), (there, " CET"))] == [2, 2]
     await runner.end(second, Done())
     assert timeline(await database.read(task_detail, id))[-1].kind == "ended"
+
+
+async def test_the_last_attempt_of_a_dead_task_took_as_long_as_its_task(database: Database) -> None:
+    id = await add_past(database, 900, State.DEAD, attempt=2, duration=0.736)
+    for number in (1, 2):
+        at = {"started_at": ahead(20 * number - 100), "ended_at": ahead(20 * number - 98)}
+        await add_attempt(database, id, number, verb="die" if number == 2 else "retry", **at)
+    first, second = (each for each in timeline(await database.read(task_detail, id)) if each.kind == "attempt")
+    assert first.text.startswith("attempt 1 ended after 2")
+    assert second.text.startswith("attempt 2 ended after 736ms on ")
 
 
 def test_a_long_value_is_cut_before_and_after() -> None:

@@ -72,13 +72,21 @@ def _submitted(detail: TaskDetail) -> Iterator[Event]:
 def _attempts(detail: TaskDetail, *, reveal: bool) -> Iterator[Event]:
     for attempt in detail.attempts:
         error = mask(f"{attempt.error_type}: {attempt.message}", reveal=reveal)
-        yield Event(attempt.ended_at, "attempt", _attempt(attempt), (error,))
+        died = detail.task.state is State.DEAD and attempt.attempt == detail.task.attempt
+        duration = detail.task.duration if died else None
+        yield Event(attempt.ended_at, "attempt", _attempt(attempt, duration), (error,))
 
 
-def _attempt(attempt: Attempt) -> str:
+def _attempt(attempt: Attempt, run_time: float | None) -> str:
+    """The end of an attempt.
+
+    Args:
+        run_time: seconds that its handler ran, which is stored of the last attempt only.
+    """
     next_in = f" in {format_age(attempt.delay)}" if attempt.delay is not None else ""
     where = runner_name(formatting.text(attempt.runner_id), attempt.host, attempt.pid)
-    duration = formatting.duration(attempt.duration)  # from claim to settle: longer than the handler ran
+    # Without the run time: from the claim to the settle, which is a bit longer.
+    duration = formatting.duration(attempt.duration if run_time is None else run_time)
     rule = f" ({attempt.rule})" if attempt.rule else ""
     end = f"{formatting.ended_as(attempt.verb)}{next_in}{rule}"
     return f"attempt {attempt.attempt} ended after {duration} on {where}: {end}"
