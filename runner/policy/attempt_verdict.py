@@ -101,6 +101,16 @@ class AttemptState:
                 fault = fault or f"retry plan {title_of(text)[:LONGEST_NAME]} {why}"
         raise AssertionError(STANDARD)
 
+    def decide(self, failure: Failure, random: float) -> tuple[timedelta | None, Failure]:
+        """The delay before the next attempt, None without one; and the failure with the rule that decided."""
+        delay, rule = self.wait(failure, random)
+        if not rule:
+            return delay, failure
+        if "because" in rule:
+            log.warning("task %d (%s): retried %s", self.task_id, one_line(self.handler), one_line(rule))
+        decided = f"{State.DEAD if delay is None else 'retried'}, {rule}"
+        return delay, replace(failure, rule=f"{failure.rule}; {decided}" if failure.rule else decided)
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -203,12 +213,7 @@ def _no_attempts_left(row: AttemptState) -> Verdict:
 def _retry(failure: Failure, delay: Delay | None, row: AttemptState, random: float) -> Verdict:
     if row.used_up:
         return _die(failure)
-    wait, rule = row.wait(failure, random) if delay is None else (parse_duration(delay), "")
-    if rule:
-        if "because" in rule:
-            log.warning("task %d (%s): retried %s", row.task_id, one_line(row.handler), one_line(rule))
-        decided = f"{State.DEAD if wait is None else 'retried'}, {rule}"
-        failure = replace(failure, rule=f"{failure.rule}; {decided}" if failure.rule else decided)
+    wait, failure = row.decide(failure, random) if delay is None else (parse_duration(delay), failure)
     return _die(failure) if wait is None else Verdict("retry", wait, failure=failure, why=failure.reason)
 
 

@@ -11,6 +11,7 @@ p.module:Class   a class of your own
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -181,6 +182,13 @@ class Spread:
 
     def __str__(self) -> str:
         return f"{self.plan}~{self.percent}%"
+
+
+def stages_of(plan: RetryPlan) -> Sequence[timedelta] | None:
+    """Return the delays of a list, spread or not; None for another plan."""
+    if isinstance(plan, Spread):
+        plan = plan.plan
+    return plan.delays if isinstance(plan, Stages) else None
 
 
 def parse_plan(text: str) -> RetryPlan:

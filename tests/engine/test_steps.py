@@ -2,17 +2,20 @@
 
 import asyncio
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from runner import LineLogged, StateChanged, connect, disconnect, handle
+from runner import FailedRun, LineLogged, StateChanged, connect, disconnect, handle, retry_plan
 from runner.errors import InvalidStep
 from runner.handlers.context import Context
 from runner.model.task import NewTask
+from runner.policy.own_retry_plan import PLANS
 from tests.engine.harness import Harness, until
 
 pytestmark = pytest.mark.both_databases
@@ -128,6 +131,109 @@ async def test_a_step_whose_plan_is_used_up_fails_the_attempt(harness: Harness) 
     row = await harness.row(task)
     assert (row.state, row.error) == ("dead", "ConnectionError: no truck")
     assert [step.failures for step in await steps(harness, task)] == [1]
+
+
+async def test_a_spread_plan_of_a_step_has_as_many_retries_as_stages(harness: Harness) -> None:
+    calls: list[None] = []
+
+    async def ship() -> None:
+        calls.append(None)
+        raise ConnectionError("no truck")
+
+    @harness.handler("order", max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.step("ship", ship, retry="1ms,1ms~10%")
+
+    await harness.submit("order")
+    await harness.work()
+    assert len(calls) == 3
+
+
+@pytest.fixture
+def runs() -> Iterator[list[FailedRun]]:
+    runs: list[FailedRun] = []
+
+    @retry_plan("test.by_error")
+    def decide(run: FailedRun) -> float | None:
+        runs.append(run)
+        return 0.001 if run.error_type == "ConnectionError" else None
+
+    yield runs
+    del PLANS["test.by_error"]
+
+
+async def test_an_own_plan_of_a_step_receives_its_error(harness: Harness, runs: list[FailedRun]) -> None:
+    errors: list[Exception] = [ConnectionError("no truck"), ConnectionError("no driver"), ValueError("no such order")]
+
+    async def ship() -> None:
+        raise errors[len(runs)]
+
+    @harness.handler("order", max_attempts=9, retry="never")
+    async def order(ctx: Context) -> None:
+        await ctx.step("ship", ship, retry="test.by_error")
+
+    task = await harness.submit("order")
+    await harness.work()
+    place = (task, "order", "default")
+    assert [(run.attempt, run.error_type, run.error_message) for run in runs] == [
+        (1, "ConnectionError", "no truck"),
+        (2, "ConnectionError", "no driver"),
+        (3, "ValueError", "no such order"),
+    ]
+    assert {(run.task_id, run.handler, run.queue) for run in runs} == {place}
+    rules = [str(attempt.rule) for attempt in await harness.attempts(task)]
+    assert [rule.startswith("retried, by retry plan test.by_error") for rule in rules] == [True, True, False]
+    assert (await harness.row(task)).error == "ValueError: no such order"
+
+
+class Patient:
+    """A plan that a step names by its path."""
+
+    def delay(self, run: FailedRun) -> str | None:
+        return "1ms" if run.attempt < 3 else None
+
+
+async def test_a_step_loads_the_own_plan_that_it_names_by_its_path(harness: Harness) -> None:
+    calls: list[None] = []
+
+    def ship() -> None:
+        calls.append(None)
+        raise ConnectionError("no truck")
+
+    @harness.handler("order", max_attempts=9, retry="never")
+    def order(ctx: Context) -> None:
+        ctx.step("ship", ship, retry=f"{__name__}:Patient")
+
+    await harness.submit("order")
+    await harness.work()
+    assert len(calls) == 3
+
+
+async def test_a_step_waits_for_its_own_retry_while_another_starts_attempts(harness: Harness) -> None:
+    calls: list[str] = []
+
+    async def ask() -> None:
+        calls.append("ask")
+        raise ConnectionError("no answer")
+
+    async def ship() -> None:
+        calls.append("ship")
+        if calls.count("ship") < 3:
+            raise ConnectionError("no truck")
+
+    @harness.handler("order", max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await asyncio.gather(ctx.step("ship", ship, retry="1ms,1ms"), ctx.step("ask", ask, retry="1h,1h"))
+
+    async def has_shipped() -> bool:
+        return bool((await harness.row(task)).state == "waiting" and calls.count("ship") == 3)
+
+    task = await harness.submit("order")
+    async with harness.running():
+        await until(has_shipped)
+    row = await harness.row(task)
+    assert (calls.count("ask"), row.error) == (1, "step ask waits for its retry 1 of 2")
+    assert row.run_at - row.submitted_at > timedelta(minutes=59)
 
 
 async def test_a_step_in_a_transaction_commits_with_its_record(harness: Harness) -> None:

@@ -21,11 +21,12 @@ from runner.handlers.own_transaction import INSIDE, INSIDE_OF
 from runner.handlers.signature import Returned
 from runner.handlers.steps import Ended, StepCall, StepStore, Suspension, TaskCall, Unawaited
 from runner.model.duration import LONGEST_SECONDS, format_duration, parse_duration
-from runner.model.outcome import Delay, Failure, HandlerOutcome, Suspended
+from runner.model.outcome import Delay, HandlerOutcome, Suspended
 from runner.model.step import CALLS, SLEEPS, WAITS, Signal, StepKind, StepWrite, StoredStep
 from runner.model.task import Claimed, NewTask, State
 from runner.model.text_limits import LONGEST_NAME
-from runner.policy.retry import Stages, parse_plan
+from runner.policy.attempt_verdict import STANDARD, AttemptState
+from runner.policy.retry import load_retry, stages_of
 from runner.queries.task.results import TaskResult
 from runner.text.redact import hide, secrets
 from runner.text.sanitize import one_line
@@ -147,6 +148,8 @@ class DurableSteps:
         stored = await self._find(call)
         if stored is not None and stored.done:
             return self._read(call, given.function, stored.result)
+        if (pause := run.plan.pause(call, stored, self._left(stored))) is not None:
+            await self._suspend(pause)
         try:
             with self._inside(call):
                 if given.transaction:
@@ -159,7 +162,8 @@ class DurableSteps:
         except Exception as error:
             if (failed := run.plan.failed(call, stored, error)) is None:
                 raise
-            await self._store.save(failed[0])
+            with self._busy():
+                await self._store.save(failed[0])
             await self._suspend(failed[1])
         return self._read(call, given.function, run.text)
 
@@ -168,6 +172,8 @@ class DurableSteps:
         stored = self._store.submit(lambda: self._find(call)).result()
         if stored is not None and stored.done:
             return self._read(call, given.function, stored.result)
+        if (pause := run.plan.pause(call, stored, self._left(stored))) is not None:
+            self._raise_suspension(pause)
         try:
             with self._inside(call):
                 if given.transaction:
@@ -201,9 +207,7 @@ class DurableSteps:
         stored = await self._find(call)
         if stored is not None and stored.done:
             return stored.result
-        left = seconds
-        if stored is not None:
-            left = None if stored.left is None else stored.left - (time.monotonic() - self._loaded_at)
+        left = seconds if stored is None else self._left(stored)
         with self._busy():
             step = await self._store.receive(call.write(signal=signal, due_in=seconds), left is not None and left <= 0)
         if not step.done:
@@ -293,6 +297,12 @@ class DurableSteps:
             self._changed(stored, f"step {call.name!r} was number {stored.number} and is number {call.number} now")
         return stored
 
+    def _left(self, stored: StoredStep | None) -> float | None:
+        """Seconds until a stored step is due; None without a time."""
+        if stored is None or stored.left is None:
+            return None
+        return stored.left - (time.monotonic() - self._loaded_at)
+
     async def _load(self) -> None:
         try:
             rows = await self._store.load()
@@ -347,7 +357,8 @@ class DurableSteps:
         self._pauses.append(pause)
         for _ in range(TURNS):  # the others of a gather may begin, or go on
             await asyncio.sleep(0)
-            await self._none_running.wait()
+            while self._running:
+                await self._none_running.wait()
         self._raise_suspension(pause)
 
     def _raise_suspension(self, pause: Suspended) -> NoReturn:
@@ -427,25 +438,42 @@ class StepPlan:
     """
 
     def __init__(self, task: Claimed, name: str, retry: str | None) -> None:
-        self._task = task
+        self._task, self._retry = task, retry
+        self._most = task.max_attempts - 1
+        """Maximum number of retries."""
         try:
-            self._plan = None if retry is None else parse_plan(retry)
+            stages = None if retry is None else stages_of(load_retry(retry))
         except InvalidRetryPlan as error:
             raise InvalidStep(id=task.id, name=name, why=str(error)) from None
+        if stages is not None:
+            self._most = len(stages)
+
+    def pause(self, call: _Call, stored: StoredStep | None, left: float | None) -> Suspended | None:
+        """Return the pause of a step whose retry is not due, because another step has started the attempt.
+
+        Args:
+            left: seconds until it is due; None without a time.
+        """
+        if self._retry is None or stored is None or left is None or left <= 0:
+            return None
+        return Suspended(left, f"step {call.name} waits for its retry {stored.failures} of {self._most}")
 
     def failed(self, call: _Call, stored: StoredStep | None, error: Exception) -> tuple[StepWrite, Suspended] | None:
         """Return the step and the pause after a failure; None if the error goes on to the handler."""
-        if self._plan is None or isinstance(error, (HandlerOutcome, StoreError, InvalidStep)):
+        if self._retry is None or isinstance(error, (HandlerOutcome, StoreError, InvalidStep)):
             return None
         failures = (stored.failures if stored is not None else 0) + 1
-        most = len(self._plan.delays) if isinstance(self._plan, Stages) else self._task.max_attempts - 1
-        delay = self._plan.delay(failures, random()) if failures <= most else None  # noqa: S311 - spreads, guards nothing
+        if failures > self._most:
+            return None
+        task = self._task
+        state = AttemptState(failures, task.max_attempts, self._retry, STANDARD, 0, cancel_requested=False)
+        state = replace(state, task_id=task.id, handler=task.handler, queue=task.queue)
+        delay, failure = state.decide(failure_of(error), random())  # noqa: S311 - spreads, guards nothing
         if delay is None:
             return None
         seconds = min(delay.total_seconds(), LONGEST_SECONDS - 1)
-        failure: Failure = failure_of(error)
-        reason = str(hide(failure.reason, secrets(self._task.payload or "{}", self._task.headers)))
-        why = f"step {call.name} failed, retry {failures} of {most}: {reason}"
+        reason = str(hide(failure.reason, secrets(task.payload or "{}", task.headers)))
+        why = f"step {call.name} failed, retry {failures} of {self._most}: {reason}"
         return call.write(failures=failures, error=reason, due_in=seconds), Suspended(seconds, why, failure)
 
 
