@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from runner.db.schema import is_state, state_literal
 from runner.db.transaction import Transaction, clock
 from runner.db.types import db_now, next_version
+from runner.model.step import StepKind
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, MOVES, State
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.blocking import wait_again
@@ -18,6 +19,7 @@ from runner.operations.edit_values import check_against
 from runner.operations.results import Actor, Result, Target
 from runner.operations.targets import LockedTask, change, lock_targets, reschedule
 from runner.operations.unique_keys import assign_keys, lock_keys
+from runner.operations.written_rows import write_rows
 from runner.store import history
 from runner.store.hosts import bound_hosts
 from runner.store.minute_statistics import NO_RUNNER
@@ -33,7 +35,8 @@ async def retry_now(tx: Transaction, targets: Iterable[Target], by: Actor, sprea
 
     A task that lost runners is no longer a suspect. If the attempts or the fence of a task have the highest possible
     value, both start over, so that a runner can claim it. A task whose unique key another task holds is skipped;
-    the others hold their keys again until they finish. A cancelled task of a workflow waits again for its parents.
+    the others hold their keys again until they finish. A cancelled task of a workflow waits again for its parents. A
+    failed step has all its retries.
 
     Args:
         spread: seconds over which the due times are spread at random, to avoid a burst.
@@ -75,6 +78,7 @@ async def _retry(
     await _shelve(tx, [task for task in tasks if _stuck(task)])
     if moved := [task.id for task in tasks if task.state.final or _stuck(task)]:
         await _move_back(tx, moved, fence)
+    await _forget_failures(tx, [task.id for task in tasks])
     now = await clock(tx)
     delays = {task.id: timedelta(seconds=random.uniform(0, spread)) for task in tasks}  # noqa: S311 - guards nothing
     times = await reschedule(tx, {id: now + delay for id, delay in delays.items()}, rescues=0)
@@ -84,6 +88,15 @@ async def _retry(
     await record(tx, by, [_entry(verb, task, times, values, fence, blocked=task.id in blocked) for task in tasks])
     result.changed = [task.id for task in tasks]
     return result
+
+
+async def _forget_failures(tx: Transaction, ids: Sequence[int]) -> None:
+    """Give the failed steps of tasks all their retries, the first one now."""
+    step = tx.tables.step
+    failed = tx.dialect.one_of(step.c.task_id, ids) & step.c.done_at.is_(None)
+    failed &= step.c.kind == StepKind.FUNCTION
+    if rows := await tx.rows(sa.select(step.c.name).where(failed)):
+        await write_rows(tx, sa.delete(step).where(failed), len(rows))
 
 
 def _stuck(task: LockedTask) -> bool:

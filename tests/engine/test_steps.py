@@ -15,6 +15,8 @@ from runner import FailedRun, LineLogged, StateChanged, connect, disconnect, han
 from runner.errors import InvalidStep
 from runner.handlers.context import Context
 from runner.model.task import NewTask
+from runner.operations.results import Actor, Target
+from runner.operations.retry import retry_now
 from runner.policy.own_retry_plan import PLANS
 from tests.engine.harness import Harness, until
 
@@ -25,6 +27,12 @@ async def steps(harness: Harness, task: int) -> list[Any]:
     """The steps of a task, in order."""
     table = harness.database.tables.step
     return list(await harness.rows(sa.select(table).where(table.c.task_id == task).order_by(table.c.at, table.c.name)))
+
+
+async def operate(harness: Harness, operation: Any, task: int) -> None:
+    """Change a task as an operator does."""
+    result = await harness.database.write(operation, [Target(task)], Actor("ana", "desk"))
+    assert result.changed == [task]
 
 
 async def signal(harness: Harness, task: int, name: str, payload: str | None = None) -> None:
@@ -234,6 +242,65 @@ async def test_a_step_waits_for_its_own_retry_while_another_starts_attempts(harn
     row = await harness.row(task)
     assert (calls.count("ask"), row.error) == (1, "step ask waits for its retry 1 of 2")
     assert row.run_at - row.submitted_at > timedelta(minutes=59)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_step_runs_before_its_retry_is_due_only_if_an_operator_retries_its_task(
+    harness: Harness, plain: bool
+) -> None:
+    fences: list[int] = []
+
+    async def ask(fence: int) -> None:
+        fences.append(fence)
+        raise ConnectionError("no answer")
+
+    def ask_plain(fence: int) -> None:
+        fences.append(fence)
+        raise ConnectionError("no answer")
+
+    @harness.handler("order", max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.step("ask", ask, ctx.fence, retry="1h")
+
+    @harness.handler("plain", max_attempts=1)
+    def order_plain(ctx: Context) -> None:
+        ctx.step("ask", ask_plain, ctx.fence, retry="1h")
+
+    async def waits(fence: int) -> bool:
+        row = await harness.row(task)
+        return bool((row.state, row.fence) == ("waiting", fence))
+
+    table = harness.database.tables.task
+    task = await harness.submit("plain" if plain else "order")
+    async with harness.running():
+        await until(lambda: waits(1))
+        await harness.change(sa.update(table).values(run_at=table.c.submitted_at))
+        await until(lambda: waits(2))
+        await operate(harness, retry_now, task)
+        await until(lambda: waits(3))
+    assert fences == [1, 3]
+
+
+async def test_a_retry_by_an_operator_gives_a_failed_step_all_its_retries(harness: Harness) -> None:
+    calls: list[str] = []
+
+    async def charge() -> None:
+        calls.append("charge")
+
+    async def ship() -> None:
+        calls.append("ship")
+        raise ConnectionError("no truck")
+
+    @harness.handler("order", max_attempts=1)
+    async def order(ctx: Context) -> None:
+        await ctx.step("charge", charge)
+        await ctx.step("ship", ship, retry="1ms,1ms")
+
+    task = await harness.submit("order")
+    await harness.work()
+    await operate(harness, retry_now, task)
+    await harness.work()
+    assert calls == ["charge", *["ship"] * 6]
 
 
 async def test_a_step_in_a_transaction_commits_with_its_record(harness: Harness) -> None:
