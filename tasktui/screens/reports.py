@@ -355,7 +355,8 @@ def _lines(report: ReportData, span: ReportSpan, width: int) -> list[Row]:
     for label, role, count in NARROW_PLOTS:
         values = report.values(span.step, report.plot_values, attrgetter(count))
         more = "+" if count == "submitted" and results.submitted != Count(results.flow.submitted) else ""
-        peak = f"peak {plot.compact(max(values, default=0))}{more} / min"
+        top = max(values, default=0)
+        peak = f"peak {f'{plot.compact(top)}{more}' if top or not more else '?'} / min"
         plotted = plot.sparkline(values, width - 32, role)
         rows.append([(f"  {label:<9}", "muted"), *plotted, ("  ", ""), (peak, "faint")])
     return rows

@@ -274,12 +274,12 @@ async def test_threads_are_full_though_slots_are_free(database: Database) -> Non
     assert await kinds(database, plain) == ["now"]
 
 
-async def test_more_claimed_tasks_than_slots_are_named_as_claimed_in_advance(database: Database) -> None:
+async def test_more_claimed_tasks_than_slots_are_named_as_prefetched(database: Database) -> None:
     busy = await add_runner(database, handlers='["slow", "work"]', capacity=2)
     for _ in range(3):
         await add_live(database, "slow", state=State.RUNNING.value, runner_id=busy)
     text = (await only(database, await put(database))).text
-    assert text.endswith("no slots are free: 3 slow for 2 slots, 1 of them claimed in advance.")
+    assert text.endswith("no slots are free: 3 slow for 2 slots, 1 of them prefetched.")
 
 
 @pytest.mark.slow

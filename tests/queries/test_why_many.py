@@ -160,7 +160,7 @@ async def test_a_cause_names_the_open_breaker_that_holds_its_tasks_too(database:
     assert await phrases(database) == {"handler sms: the breaker is open": 3}
     for _ in range(3):
         await add_live(database, "h", state=State.RUNNING.value, runner_id=busy)
-    full = "no slots are free: 3 h for 2 slots, 1 of them claimed in advance"
+    full = "no slots are free: 3 h for 2 slots, 1 of them prefetched"
     assert await phrases(database) == {f"{full}; also handler sms: the breaker is open": 3}
     await paused(database, PauseKind.QUEUE, "default")
     assert await phrases(database) == {"queue default is paused; also handler sms: the breaker is open": 3}

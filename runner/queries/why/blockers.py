@@ -199,7 +199,7 @@ def _full(facts: Facts) -> Iterator[Cause]:
     note = f"; {count_noun(lost, 'slot')} lost to abandoned threads, see `runner check`" if lost else ""
     early = sum(running.values()) - size
     use = f"{tasks or 'none'} {'for' if early > 0 else 'in'} {size:,} {kind}"
-    use += f", {early:,} of them claimed in advance" if early > 0 else ""
+    use += f", {early:,} of them prefetched" if early > 0 else ""
     text = f"{claimants(runners)} such tasks, but no {kind} are free: {use}{note}."
     advice = resize(runners[0].id, facts.candidates[0].pool, 2 * size) if len(runners) == 1 else ""
     common = CommonCause(f"no {kind} are free: {use}", advice)
