@@ -285,6 +285,8 @@ class OverviewScreen(LiveScreen):
         self.query_one("#lower", Canvas).draw(lower)
         side = self.query_one("#side", Canvas)
         side.display = wide
+        if wide and view.slow is not None and view.slow.failures is None:  # The screen was narrow until now.
+            self.feed.hurry()
         if wide:
             side.draw(self._side(view, height - above - 1 - len(upper)))
 

@@ -610,6 +610,15 @@ async def test_all_plots_are_shown_beside_a_single_queue(
 
 
 @ON_ONE_DATABASE
+async def test_a_screen_that_becomes_wide_reads_the_failures_at_once(busy: None, watch: Watch) -> None:
+    async with watch("overview", NARROW) as operator:
+        await operator.until(lambda: operator.screen._slow is not None and not operator.screen.feed.looking)
+        operator.screen.feed.next = inf
+        await operator.pilot.resize_terminal(200, 60)
+        await operator.sees("no attempt failed in the last hour")
+
+
+@ON_ONE_DATABASE
 async def test_the_plots_go_back_a_day_on_request(busy: None, watch: Watch) -> None:
     async with watch() as operator:
         await operator.until(lambda: operator.screen._slow is not None)
