@@ -5,6 +5,7 @@ from math import inf
 from textwrap import wrap
 from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
@@ -13,7 +14,7 @@ from runner.queries.capacity import capacity as read_capacity
 from runner.text import formatting
 from runner.text.columns import cells
 from tasktui.dialogs.answer import AnswerScreen
-from tasktui.render.render import content, line
+from tasktui.render.render import ListColumn, content, cut_middle, fitted, gaps, line, widths
 from tasktui.session.cache import TtlCache
 from tasktui.session.session import Session
 
@@ -24,23 +25,11 @@ CAPACITY_EVERY = 10.0
 MOST_ROWS = 30
 
 
-WIDTHS = (-15, 6, 7, 7, 6, 7, 7, 7)
-"""Cells of the columns before the text at the end; negative if aligned to the left."""
-
-
-DRAINED = 10
-"""Cells of the time until a queue is drained."""
-
-
 TITLES = ("QUEUE", *(column.title for column in CAPACITY_COLUMNS[1:]))
 
 
-WIDE = 92
-"""Cells of a line that has room for all columns."""
-
-
-ALL_COLUMNS, FEW_COLUMNS = (0, 1, 2, 3, 4, 5, 6, 7), (0, 1, 2, 3, 5)
-"""The columns before the text at the end; a narrower line has no USED, OLDEST and WORK."""
+DROPS = {"WORK": 7, "OLDEST": 6, "USED": 5, "PER DAY": 4, "CAN/MIN": 3, "IN/MIN": 2, "DECIDED BY": 1}
+"""The columns that a narrow line leaves out, those with the highest number first."""
 
 
 NEARLY_FULL = 0.8
@@ -48,9 +37,6 @@ NEARLY_FULL = 0.8
 
 NOT_NOW = "not now: "
 """The beginning of a reason that another column repeats."""
-
-
-TENANT_WIDTHS = (-24, 10, 8, 7, DRAINED)
 
 
 class CapacityScreen(AnswerScreen[None]):
@@ -82,35 +68,61 @@ def capacity_lines(capacity: Capacity, width: int) -> Iterator[Content]:
     if not capacity.rows:
         yield content("No tasks are due, and none ended in the last hour.")
         return
-    yield content((_columns(TITLES, width), "muted"))
-    for row in capacity.rows[:MOST_ROWS]:
+    shown = capacity.rows[:MOST_ROWS]
+    head, *rows = table(TITLES, [cells(CAPACITY_COLUMNS, row) for row in shown], width)
+    yield content((head, "muted"))
+    for row, text in zip(shown, rows, strict=True):
         used, never = row.utilisation or 0.0, row.drained_in == inf
         role = "dead" if never or used > 1 else "retrying" if used >= NEARLY_FULL else "text"
-        shown, why = _columns(cells(CAPACITY_COLUMNS, row), width), drained_in(row).removeprefix(NOT_NOW)
-        yield content((shown, role))
-        if never and not shown.endswith(line(why)):  # The last column has no room for the whole reason.
+        why = drained_in(row).removeprefix(NOT_NOW) if never else cells(CAPACITY_COLUMNS[-1:], row)[0]
+        yield content((text, role))
+        if not text.rstrip().endswith(line(why)):  # The last column has no room for the whole reason.
             yield from (
-                content((text, "muted"))
-                for text in wrap(f"→ {line(why)}", width, initial_indent=" " * 17, subsequent_indent=" " * 19)
+                content((part, "muted"))
+                for part in wrap(f"→ {line(why)}", width, initial_indent=" " * 4, subsequent_indent=" " * 6)
             )
     if len(capacity.rows) > MOST_ROWS:
         yield content((f"and {len(capacity.rows) - MOST_ROWS} more queues: runner capacity lists them", "faint"))
     for limit in capacity.tenants:
         yield content()
         yield content(line(str(limit)))
-        yield content((_in_columns([column.title for column in TENANT_COLUMNS], TENANT_WIDTHS), "muted"))
-        yield from (content(_in_columns(cells(TENANT_COLUMNS, row), TENANT_WIDTHS)) for row in limit.rows)
+        titles = [column.title for column in TENANT_COLUMNS]
+        head, *rows = table(titles, [cells(TENANT_COLUMNS, row) for row in limit.rows], width)
+        yield content((head, "muted"))
+        yield from map(content, rows)
 
 
-def _columns(texts: Sequence[str], width: int) -> str:
-    """The cells in columns; the last two share the rest of the line."""
-    places = ALL_COLUMNS if width >= WIDE else FEW_COLUMNS
-    numbers = _in_columns([texts[place] for place in places], [WIDTHS[place] for place in places])
-    start = f"{numbers}  {line(texts[-2]):<{DRAINED}} "
-    return f"{start}{line(texts[-1], max(1, width - len(start)))}"
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """The head and the rows in columns as wide as their texts: a name first, figures, and texts from DRAINED IN on.
+
+    Args:
+        width: cells of a line; the last column is cut to it, and others are left out by DROPS.
+    """
+    texts = [[line(cell) for cell in row] for row in (titles, *rows)]
+    needs = [max(map(cell_len, column)) for column in zip(*texts, strict=True)]
+    last = titles.index("DRAINED IN")
+    columns = [
+        ListColumn(
+            title,
+            cell_len(title) if title == "DECIDED BY" else need,
+            right=0 < place < last,
+            grow=int(title == "DECIDED BY"),
+            drop=DROPS.get(title, 0),
+            name=not place,
+        )
+        for place, (title, need) in enumerate(zip(titles, needs, strict=True))
+    ]
+    sizes = widths(columns, width, needs)
+    sized = [each for each in zip(columns, sizes, strict=True) if each[1]]
+    blanks = gaps([column for column, _ in sized], width)
+    return ["".join(_cells(row, columns, sizes, blanks)).rstrip() for row in texts]
 
 
-def _in_columns(texts: Sequence[str], widths: Sequence[int]) -> str:
-    """Each cell in its width."""
-    sized = zip(texts, widths, strict=True)
-    return " ".join(f"{line(cell, abs(size)):{'<' if size < 0 else '>'}{abs(size)}}" for cell, size in sized)
+def _cells(
+    row: Sequence[str], columns: Sequence[ListColumn], sizes: Sequence[int], blanks: Sequence[int]
+) -> Iterator[str]:
+    after = iter(blanks)
+    for text, column, size in zip(row, columns, sizes, strict=True):
+        if size:
+            shown = "".join(part for part, _ in cut_middle([(text, "")], size)) if column.name else text
+            yield fitted(shown, size, right=column.right) + " " * next(after)
