@@ -217,6 +217,6 @@ def _paused(kind: str, name: str, pause: Pause, facts: AlertFacts) -> Attention:
     target = target if kind == "queue" else f"{kind} {target}"
     until = f"until {formatting.clock(pause.until, at, facts.zone)}" if pause.until else "until resumed"
     who, since = line(pause.by, MAX_TEXT), formatting.since(pause.since, at)
-    why = f": {line(pause.why, MAX_TEXT)}" if pause.why else ""
+    why = f": {line(pause.why, MAX_ERROR)}" if pause.why else ""
     text = f"{until}, by {who} {since} ago{why}"
     return Attention("paused", f"{target} is paused", text, *SUBJECT, target, kind=kind, subject=name)

@@ -20,7 +20,6 @@ from tasktui.actions.actions import ACTIONS
 from tasktui.data.alerts import SIGNS, Attention, attention, unavailable_databases
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.render.render import content
-from tasktui.render.rows import collapsed
 from tasktui.session.cache import TtlCache
 from tasktui.session.databases import Databases
 
@@ -162,4 +161,5 @@ def problem_lines(problems: Sequence[Attention], width: int, selected: int) -> I
         text = "\n    ".join([first, *rest])
         yield content((f"{mark} {SIGNS[problem.role]} ", f"bold {problem.role}"), (text, "bold strong"))
         for effect in problem.effects:
-            yield content(("    └ ", "faint"), (collapsed(effect.sentence, max(20, width - 6)), "muted"))
+            for place, part in enumerate(textwrap.wrap(effect.sentence, max(20, width - 6))):
+                yield content(("      " if place else "    └ ", "faint"), (part, "muted"))

@@ -131,8 +131,8 @@ class ListColumn(NamedTuple):
 
     @property
     def follows_content(self) -> bool:
-        """True if its width depends on its texts: no number is cut, and a name only without room."""
-        return self.right or self.name
+        """True if its width depends on its texts: no number is cut, and a name or a growing text only without room."""
+        return self.right or self.name or self.grow > 0
 
 
 SHORT_NAME = 16
@@ -152,8 +152,8 @@ def widths(columns: Sequence[ListColumn], room: int, needs: Sequence[int] = ()) 
     needed = dict(zip(columns, needs, strict=True)) if any(needs) else {}
     least = {column: column._replace(width=_least(column, needed.get(column))) for column in columns}
     visible = list(columns)
-    while _total_width([least[column] for column in visible], room) > room and any(column.drop for column in visible):
-        visible.remove(max(visible, key=lambda column: column.drop))
+    while _total_width([least[column] for column in visible], room) > room and (hidden := _dropped(visible)):
+        visible.remove(hidden)
     sizes = {column: least[column].width for column in visible}
     spare = max(0, room - _total_width([least[column] for column in visible], room))
     lacks = {column: needed.get(column, 0) - sizes[column] for column in visible if column.name}
@@ -162,12 +162,24 @@ def widths(columns: Sequence[ListColumn], room: int, needs: Sequence[int] = ()) 
         lacks[column], sizes[column], spare = lacks[column] - 1, sizes[column] + 1, spare - 1
     growing = [column for column in visible if column.grow and not (needed and column.name)]
     growing = growing or [column for column in visible if column.grow]
+    cut = [column for column in growing if not column.name and needed.get(column, 0) > sizes[column]]
+    for column in sorted(cut, key=lambda column: needed[column]):  # The shortest texts are whole first.
+        more = min(spare, needed[column] - sizes[column])
+        sizes[column], spare = sizes[column] + more, spare - more
     shares = sum(column.grow for column in growing)
     for column in growing:
         extra = spare * column.grow // shares
         spare, shares = spare - extra, shares - column.grow
         sizes[column] += extra
     return [sizes.get(column, 0) for column in columns]
+
+
+def _dropped(visible: Sequence[ListColumn]) -> ListColumn | None:
+    """The next column to hide: by its number, then the last one of numbers, which are never cut; None for neither."""
+    by_number = max(visible, key=lambda column: column.drop, default=None)
+    if by_number is not None and by_number.drop:
+        return by_number
+    return next((column for column in reversed(visible[1:]) if column.right and not column.grow), None)
 
 
 def _least(column: ListColumn, needed: int | None) -> int:

@@ -64,7 +64,7 @@ COLUMNS = (
     ListColumn("DIED", 6, right=True),
     ListColumn("FIRST", 8, right=True, drop=1),
     ListColumn("LAST", 7, right=True),
-    ListColumn(" HANDLER AND ERROR", 33, grow=1),
+    ListColumn(" HANDLER AND ERROR", 40, grow=1),
 )
 
 SHARDS = (ListColumn(" SHARDS", 16, drop=3),)
@@ -74,7 +74,7 @@ SHARDS = (ListColumn(" SHARDS", 16, drop=3),)
 def columns_of(span: int, shards: int, *, narrow: bool) -> tuple[ListColumn, ...]:
     """The columns for a time span; a narrow screen has a short sparkline, and errors before their handlers."""
     trend = COLUMNS[0]._replace(title=f"LAST {LABELS[span].upper()}", width=SHORT_TREND if narrow else TREND)
-    last = COLUMNS[-1]._replace(title=" ERROR AND HANDLER") if narrow else COLUMNS[-1]
+    last = COLUMNS[-1]._replace(title=" ERROR AND HANDLER", width=33) if narrow else COLUMNS[-1]
     return (trend, *COLUMNS[1:-1], *SHARDS[:shards], last)
 
 

@@ -226,7 +226,7 @@ def chips(listing: Listing, filter_text: str, sort: Sort, width: int) -> Row:
         left += [("    s", "bold accent"), (" hides succeeded", "faint")]
     if sort != NEWEST:
         left.append((f"  {sort.arrow} {sort.by}, {sort.words}", "muted"))
-    right: list[Part] = []
+    right: list[Part] = [(" ", "")]
     if listing.access and width >= 100:
         right.append((f"{listing.access}   ", "succeeded" if listing.indexed else "retrying"))
     number, _, noun = listing.count_text.partition(" ")

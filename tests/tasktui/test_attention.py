@@ -19,9 +19,11 @@ from runner.queries.alerts.facts import AlertFacts
 from runner.queries.alerts.reading import current_alerts
 from runner.queries.alerts.rules import alerts
 from runner.queries.breakers import BreakerRow
+from runner.queries.overview import Diagnoses
+from runner.queries.registries import Pause
 from runner.queries.reports import Flow, MinuteFlow
 from tasktui.data.alerts import attention, folded, read_alarm
-from tasktui.dialogs.attention import AttentionChoice, AttentionScreen
+from tasktui.dialogs.attention import AttentionChoice, AttentionScreen, problem_lines
 from tasktui.widgets.table import Table
 from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead
@@ -215,3 +217,21 @@ async def test_enter_goes_to_the_failures_of_the_handler(database: Database, wat
         await operator.press("enter")
         await operator.until(lambda: operator.screen.title == "Failures")
         await operator.until(lambda: operator.screen.query_one("#groups", Table).cursor == "b")
+
+
+def test_the_list_of_problems_cuts_no_reason_and_no_effect() -> None:
+    why = "the payment gateway answers 502 to every request since the deploy of version 4.12.0; the provider knows"
+    opened = BreakerRow("charge", None, OpenBreaker(1, 16.0, 30.0, since="2m", why=why), AT)
+    minutes = [MinuteFlow(AT - timedelta(minutes=1), Flow(submitted=40, retried=40))]
+    paused = {"a.b": Pause(AT, None, "ana", why)}
+    overview = overview_of(
+        queue("payments"),
+        breakers=(opened,),
+        pulses={"payments": minutes},
+        runners=(runner(handlers=("charge",)),),
+        handlers=paused,
+        diagnoses=Diagnoses(errors={"payments": f"GatewayTimeout: {why}"}),
+    )
+    problems = attention(AlertFacts(overview, flows={("payments", "charge"): Flow(retried=40)}))
+    text = " ".join(part.plain for part in problem_lines(problems, 60, 0))
+    assert " ".join(text.split()).count(why) == 3

@@ -6,7 +6,11 @@ import pytest
 from rich.cells import cell_len
 
 from runner.db.database import Database
+from runner.filter.sort import NEWEST
+from tasktui.data.task_list import Listing
 from tasktui.render.render import ListColumn, cut_middle, widths
+from tasktui.render.rows import plain
+from tasktui.screens.selection import chips
 from tests.store.rows import add_live, add_runner, ahead
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 
@@ -65,3 +69,36 @@ async def test_two_long_names_differ_on_the_screen(database: Database, watch: Wa
         assert len(set(re.findall(r"stock\S+h\.count", operator.text))) == 2
         await operator.press("5")
         await operator.sees(":1234567")
+
+
+AUDIT = (
+    ListColumn("ID", 5, right=True),
+    ListColumn("CHANGE", 18, grow=2),
+    ListColumn("REASON", 12, grow=2, drop=1),
+)
+
+
+@pytest.mark.parametrize(
+    ("needs", "expected"),
+    [((5, 40, 15), [5, 44, 19]), ((5, 90, 15), [5, 48, 15]), ((5, 90, 0), [5, 51, 12]), ((5, 10, 90), [5, 18, 45])],
+)
+def test_a_text_gets_the_room_that_another_one_does_not_need(needs: tuple[int, ...], expected: list[int]) -> None:
+    assert widths(AUDIT, 70, needs) == expected
+
+
+def test_a_number_without_room_is_hidden_and_never_cut() -> None:
+    columns = (
+        ListColumn("NAME", 9, grow=1, name=True),
+        ListColumn("READY", 7, right=True),
+        ListColumn("END", 9, right=True),
+    )
+    assert widths(columns, 27, (9, 7, 9)) == [9, 7, 9]
+    assert widths(columns, 24, (9, 7, 9)) == [16, 7, 0]
+    assert widths(columns, 15, (9, 7, 9)) == [15, 0, 0]
+
+
+def test_the_filter_never_touches_the_number_of_its_tasks() -> None:
+    listing = Listing(ids=(1,), access="indexed")
+    for width in range(30, 120):
+        text = plain([chips(listing, "state:dead handler:payments.charge queue:payments", NEWEST, width)])
+        assert re.search(r" (indexed   )?1 task", text), text

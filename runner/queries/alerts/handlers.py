@@ -4,7 +4,7 @@ from collections.abc import Container, Iterator
 from shlex import quote
 
 from runner.model.alert import Alert, AlertRule, Severity
-from runner.queries.alerts.facts import MAX_TEXT, AlertFacts, shown
+from runner.queries.alerts.facts import MAX_ERROR, MAX_TEXT, AlertFacts, shown
 from runner.queries.counting import total_of
 from runner.queries.counts import QueueCounts
 from runner.queries.overview import FEW, NEGLECTED, RECENT
@@ -26,7 +26,7 @@ def open_breakers(facts: AlertFacts) -> Iterator[Alert]:
             continue
         probe = f"next probe in {formatting.age(state.next_in)}" if state.next_in > 0 else _probe(facts, handler)
         by = f" by {shown(state.by)}" if state.by else ""
-        why = f": {shown(state.why)}" if state.why else ""
+        why = f": {shown(state.why, MAX_ERROR)}" if state.why else ""
         title = f"the breaker of {shown(handler)} is open"
         text = f"opened {state.since} ago{by}{why}; {probe}"
         yield Alert(AlertRule.BREAKER_OPEN, handler, Severity.CRITICAL, title, text, causes_of(handler))
@@ -54,7 +54,7 @@ def without_runner(unknown: HandlerWithoutRunner, behind: dict[str, QueueCounts]
     name += shown(f" on {' or '.join(unknown.hosts)}", MAX_TEXT) if unknown.hosts else ""
     wait = formatting.age(abs(unknown.due))
     text = f"{f'due for {wait}' if unknown.due >= 0 else f'due in {wait}'}, queue "
-    text += shown(", ".join(unknown.queues))
+    text += shown(", ".join(unknown.queues), MAX_ERROR)
     caused = [behind.pop(queue) for queue in unknown.queues if queue in behind and not behind[queue].minute.finished]
     if caused:
         text += f": {total_of(queue.ready for queue in caused)} ready, none ends"

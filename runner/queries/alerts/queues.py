@@ -5,7 +5,7 @@ from datetime import timedelta
 from shlex import quote
 
 from runner.model.alert import Alert, AlertRule, Severity
-from runner.queries.alerts.facts import AlertFacts, shown
+from runner.queries.alerts.facts import MAX_ERROR, AlertFacts, shown
 from runner.queries.counts import QueueCounts
 from runner.queries.overview import MINUTE, Slowdown
 from runner.text import formatting
@@ -37,7 +37,7 @@ def _since(facts: AlertFacts, queue: str) -> str:
     overview = facts.overview
     since, error = overview.failing_since(queue), overview.diagnoses.errors.get(queue)
     text = f"since {formatting.clock(since, overview.at, facts.zone)}"
-    text += f": {shown(formatting.brief(error))}" if error else ""
+    text += f": {shown(formatting.brief(error), MAX_ERROR)}" if error else ""
     for version, at in list(overview.deploys.items())[1:]:
         if -MINUTE < since - at < DEPLOY_NEAR:
             text += f", {formatting.age(max(0.0, (since - at).total_seconds()))} after deploy {shown(version, 20)}"
