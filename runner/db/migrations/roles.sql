@@ -84,7 +84,7 @@ GRANT UPDATE (
     claimed_at, deadline_at, started_at, state, blocked_by, parents, attempt, rescues, interruptions, version -- the last ones also for undo
 ) ON {task} TO {operator};
 -- `version` allows row locks; the others are the ending that the undo of a retry restores.
-GRANT UPDATE (version, run_at, finished_at, claimed_at, runner_id, duration) ON {task_history} TO {operator};
+GRANT UPDATE (version, run_at, finished_at, claimed_at, runner_id, duration, expires_at) ON {task_history} TO {operator};
 GRANT INSERT, UPDATE, DELETE ON {task_unique} TO {operator}; -- a retried task takes its unique key back
 GRANT INSERT ON {task_queue}, {task_handler}, {task_checkpoint}, {task_signal} TO {operator};
 GRANT DELETE ON {task_signal} TO {operator}; -- an undo withdraws a signal that was not received
