@@ -89,7 +89,9 @@ def _forward(field: CronField, item: str) -> str:
     start = 0 if field.names is WEEKDAYS and start == len(WEEKDAYS) else start  # 7 is Sunday too
     if start is None or end is None or not (field.lowest <= end <= field.highest and start <= field.highest):
         return item
-    if start <= end:
+    if start == end:  # cronsim takes 5-5/2 for 5/2
+        return str(start)
+    if start < end:
         return f"{start}-{end}" + (f"/{match[3]}" if match[3] else "")
     values = [*range(start, field.highest + 1), *range(field.lowest, end + 1)]
     return ",".join(map(str, values[:: int(match[3] or 1)]))

@@ -38,6 +38,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 FIRST_MONDAY, WEEK = datetime(1970, 1, 5, tzinfo=UTC), timedelta(weeks=1)
 
+SEARCHED = timedelta(days=2)
+"""A time in which the clocks of a zone change once at most. It is longer than a change: Samoa skipped a day."""
+
 LONGEST_LINE = 200
 """Characters of a rule."""
 
@@ -71,13 +74,51 @@ class CronRule:
     zone: ZoneInfo
     delay = None
 
+    # cronsim reads local times as if they were in UTC: with a zone, it never returns in some repeated hours, and lets
+    # lines with seconds pass the skipped ones.
+
     def next(self, after: datetime) -> datetime | None:
         """Return the first tick after a time."""
-        # In a repeated hour cronsim may return a tick of the first pass for a time of the second one.
-        for tick in CronSim(self.line, after.astimezone(self.zone)):
-            if (moment := tick.astimezone(UTC)) > after:
+        if any(field.startswith("*") for field in self.line.split()[-5:-3]):  # the minute and the hour
+            return self._next_by_real_time(after)
+        for face in CronSim(self.line, after.astimezone(self.zone).replace(tzinfo=UTC)):
+            if (moment := self._moment(face)) > after:
                 return moment
         return None
+
+    def _next_by_real_time(self, after: datetime) -> datetime | None:
+        """Return the first tick after a time, searched from one change of the clocks to the next."""
+        while True:
+            start = after + datetime.resolution
+            end, offset = start + SEARCHED, self._offset(start)
+            face = next(CronSim(self.line, after + offset), None)
+            if face is None:
+                return None
+            tick, change = face - offset, self._change(start, end)
+            if tick < (change or end):
+                return tick
+            after = tick - SEARCHED if change is None else change - datetime.resolution
+
+    def _moment(self, face: datetime) -> datetime:
+        """The first time at which the clocks show this one; the end of the gap if they skip it."""
+        local = face.replace(tzinfo=self.zone)
+        moment = local.astimezone(UTC)
+        if moment.astimezone(self.zone).replace(tzinfo=UTC) == face:
+            return moment
+        return self._change(local.replace(fold=1).astimezone(UTC), moment) or moment
+
+    def _change(self, start: datetime, end: datetime) -> datetime | None:
+        """The time between two others at which the offset to UTC changes; None if both have the same."""
+        offset = self._offset(start)
+        if self._offset(end) == offset:
+            return None
+        while end - start > datetime.resolution:
+            middle = start + (end - start) // 2
+            start, end = (middle, end) if self._offset(middle) == offset else (start, middle)
+        return end
+
+    def _offset(self, moment: datetime) -> timedelta:
+        return moment.astimezone(self.zone).utcoffset() or timedelta()
 
 
 @dataclass(frozen=True)

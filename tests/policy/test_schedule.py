@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from unittest.mock import ANY
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -70,6 +71,26 @@ def test_a_repeated_time_runs_once_the_first_time(zone: str, time: str, day: str
     assert datetime.fromisoformat(second) - datetime.fromisoformat(first) > timedelta(hours=23)
 
 
+@pytest.mark.parametrize(("zone", "time", "day", "tick"), GAPS + FOLDS)
+def test_a_line_with_seconds_follows_the_clocks_as_one_without(zone: str, time: str, day: str, tick: str) -> None:
+    assert local(zone, f"0 {time}", "* * *", day=day) == local(zone, time, "* * *", day=day)
+
+
+@pytest.mark.parametrize(
+    "line", ["*/3 */3 * * *", "*/20 1,3 * * *", "*/7 2-3 * * *", "15 */2 * * *", "*/30 */5 * 4,9,10 *"]
+)
+@pytest.mark.parametrize(("zone", "day"), [(zone, day) for zone, _, day, _ in GAPS + FOLDS])
+def test_a_line_with_a_star_has_each_minute_whose_local_time_it_matches(zone: str, day: str, line: str) -> None:
+    start = datetime.fromisoformat(day).replace(tzinfo=UTC) - timedelta(hours=14)
+    faces = set(upcoming(parse_rule(line), start - timedelta(days=2), 4_000))
+    minutes = [start + number * MINUTE for number in range(1, 60 * 60)]
+    zoned = ZoneInfo(zone)
+    matches = [minute for minute in minutes if minute.astimezone(zoned).replace(tzinfo=UTC) in faces]
+    assert upcoming(parse_rule(line, zone), start, len(matches)) == matches
+    for minute in minutes[::37]:
+        assert parse_rule(line, zone).next(minute) == next((each for each in matches if each > minute), ANY)
+
+
 def test_a_tick_after_the_first_pass_of_a_repeated_hour_is_not_in_the_past() -> None:
     rule = parse_rule("30 2 * * *", "Europe/Berlin")
     second_pass = datetime(2026, 10, 25, 1, 10, tzinfo=UTC)  # 02:10 for the second time
@@ -107,6 +128,7 @@ def test_ticks_only_move_forward_in_every_zone(zone: str, line: str, minutes: in
         ("0 9 1 nov-mar *", "0 9 1 11,12,1,2,3 *"),
         ("0 22-3/2 * * *", "0 22,0,2 * * *"),
         ("0 9 28-2 * *", "0 9 28,29,30,31,1,2 * *"),
+        ("34-34/2 5-5/3 * * *", "34 5 * * *"),
         ("@every 5m", "every 5m"),
     ],
 )
