@@ -55,8 +55,8 @@ class DatabaseCollector:
         Raises:
             StoreError: the database refuses or does not answer, or its tables do not fit.
         """
+        parse_url(database.url).require_file()
         if not self._is_accepted:
-            parse_url(database.url).require_file()
             await ensure(database)
             self._is_accepted = True
         numbers, until, recent = await database.read(self._read)
@@ -80,7 +80,7 @@ class DatabaseCollector:
         try:
             await self.read(database)
         except StoreError as error:
-            self._reading, self.problem = None, one_line(str(error))
+            self._reading, self.problem, self._is_accepted = None, one_line(str(error)), False
             if self.problem != before:
                 log.warning("no metrics of the database: %s", self.problem)
         else:

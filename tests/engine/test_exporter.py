@@ -1,10 +1,14 @@
 """/metrics has what a runner counts, after known tasks, with a bounded number of labels."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from runner.db.database import Database
+from runner.db.migrations.apply import upgrade
+from runner.engine.database_collector import DatabaseCollector
 from runner.engine.hosting.probes import serve_probes
 from runner.model.outcome import Retry
 from runner.policy import work_keys
@@ -113,3 +117,24 @@ async def test_the_queues_beyond_the_bound_count_together(harness: Harness, monk
                 assert total(samples, "tasktui_attempts_total") == 10.0
                 assert samples["tasktui_work_keys_left_out", ()] == 7.0
                 await until(lambda: not runner.metrics.times)
+
+
+@pytest.mark.one_database
+async def test_a_reading_creates_no_file_in_the_place_of_one_that_is_gone(tmp_path: Path) -> None:
+    file, away = tmp_path / "tasks.db", tmp_path / "away"
+    away.mkdir()
+    collector, database = DatabaseCollector(), Database.open(f"sqlite:///{file}")
+    try:
+        await upgrade(database)
+        await collector.refresh(database)
+        assert collector.problem == ""
+        await database.dispose()
+        file.rename(away / file.name)
+        await collector.refresh(database)
+        assert f"{file} does not exist" in collector.problem
+        assert not file.exists()
+        (away / file.name).rename(file)
+        await collector.refresh(database)
+        assert collector.problem == ""
+    finally:
+        await database.dispose()
