@@ -204,7 +204,14 @@ def run(arguments: Sequence[str], on_loaded: Callable[[], object] = bool) -> int
 
     reads = any(verb.name == words[0] and verb.reads_shards for verb in CLI_COMMANDS)
     whole = getattr(module, "TOTALS", None) or getattr(module, "MERGED", None)
-    return run_in_shards(words, execute, in_each=_runs_in_each(words), reads=reads, whole=whole)
+    try:
+        return run_in_shards(words, execute, in_each=_runs_in_each(words), reads=reads, whole=whole)
+    except UnicodeEncodeError:
+        for word in words:  # the name of a file may have such bytes
+            if any("\ud800" <= character <= "\udfff" for character in word):
+                why = f"{word[:80]!r} has half of a surrogate pair, or bytes that are not UTF-8: it is not text"
+                raise InvalidInput(why=why) from None
+        raise
 
 
 def _runs_in_each(words: Sequence[str]) -> bool:

@@ -152,6 +152,7 @@ async def test_a_mistake_is_an_error_of_the_tool_in_one_sentence(dead: Store) ->
             ("show", {}, "'id' is a required property"),
             ("show", {"id": 99}, "Task 99 does not exist"),
             ("why", {"tasks": ["-"]}, "tasks is -, the standard input"),
+            ("audit", {"operator": "a\ud800"}, "half of a surrogate pair"),
         ):
             result = await session.call_tool(name, values)
             text = text_of(result)
