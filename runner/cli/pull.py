@@ -17,7 +17,7 @@ from runner.operations.audit_log import reveal
 from runner.operations.results import local_actor
 from runner.queries.local_copy import local_copy, redacted_record
 from runner.queries.task_list.search import find
-from runner.store.task_records import Record, insert_rows, read_records, read_rows, write_records
+from runner.store.task_records import Record, read_records, write_records
 from runner.text.sanitize import count_noun
 
 MOST = 1_000
@@ -73,7 +73,7 @@ async def pull(
         raise InvalidInput(why=f"{to} exists; name a new file")
     async with open_database(connection.settings()) as database:
         ids = words if isinstance(words, list) else (await database.read(find, words, limit)).ids
-        live, finished, workflows = await database.read(_read, ids)
+        live, finished = await database.read(_read, ids)
         if not redact:
             for record in (*live, *finished):
                 await database.write(reveal, record["id"], local_actor(f"pull to {to.name}"))
@@ -86,7 +86,7 @@ async def pull(
     if tasks:
         if redact:
             live, finished = ([redacted_record(each) for each in records] for records in (live, finished))
-        await _write(to, live, finished, workflows)
+        await _write(to, live, finished)
     if json:
         print_json(PullDocument(tasks, str(to), redact))
     else:
@@ -94,16 +94,14 @@ async def pull(
     return Exit.OK if not missing else Exit.PARTIAL if tasks else Exit.NOT_FOUND
 
 
-async def _read(tx: Transaction, ids: Sequence[int]) -> tuple[list[Record], list[Record], list[Record]]:
-    """The live and the finished tasks, and the rows of their workflows, which have the names."""
-    live, table = await read_records(tx, tx.tables.task, ids), tx.tables.workflow
+async def _read(tx: Transaction, ids: Sequence[int]) -> tuple[list[Record], list[Record]]:
+    """The live and the finished tasks."""
+    live = await read_records(tx, tx.tables.task, ids)
     known = {record["id"] for record in live}
-    finished = await read_records(tx, tx.tables.history, [id for id in ids if id not in known])
-    workflows = {record["workflow"] for record in (*live, *finished)} - {None}
-    return live, finished, await read_rows(tx, table, table.c.id, sorted(workflows))
+    return live, await read_records(tx, tx.tables.history, [id for id in ids if id not in known])
 
 
-async def _write(to: Path, live: list[Record], finished: list[Record], workflows: list[Record]) -> None:
+async def _write(to: Path, live: list[Record], finished: list[Record]) -> None:
     from runner.db.migrations.apply import upgrade
 
     to.touch(0o600)
@@ -111,7 +109,7 @@ async def _write(to: Path, live: list[Record], finished: list[Record], workflows
     try:
         await upgrade(database)
         live, finished = ([local_copy(record) for record in records] for records in (live, finished))
-        await database.write(_insert, live, finished, workflows)
+        await database.write(_insert, live, finished)
     except BaseException:
         to.unlink(missing_ok=True)
         raise
@@ -119,7 +117,6 @@ async def _write(to: Path, live: list[Record], finished: list[Record], workflows
         await database.dispose()
 
 
-async def _insert(tx: Transaction, live: list[Record], finished: list[Record], workflows: list[Record]) -> None:
-    await insert_rows(tx, tx.tables.workflow, workflows)
+async def _insert(tx: Transaction, live: list[Record], finished: list[Record]) -> None:
     await write_records(tx, tx.tables.task, live)
     await write_records(tx, tx.tables.history, finished)

@@ -13,7 +13,10 @@ from runner.db.transaction import Transaction
 from runner.db.types import Instant, instant_from_text
 
 Record: TypeAlias = dict[str, Any]
-"""The columns of a task by name, and for each key of RELATED a list of rows. Times are ISO texts, JSON stays text."""
+"""The columns of a task by name, and for each key of RELATED, and for WORKFLOWS, a list of rows.
+
+Times are ISO texts, JSON stays text.
+"""
 
 RELATED = {
     "attempts": "attempt",
@@ -26,6 +29,9 @@ RELATED = {
     "log": "log",
 }
 """The tables of the rows that belong to a task, by their key in a record."""
+
+WORKFLOWS = "workflows"
+"""The key of the workflow of a task in a record: a list of one row, empty without one."""
 
 CHUNK = 500
 """Records per statement."""
@@ -48,18 +54,22 @@ async def read_records(tx: Transaction, table: sa.Table, ids: Sequence[int]) -> 
         tx: an open transaction; one statement per table is executed.
         table: the live table or the history.
     """
-    records = {row["id"]: row for row in await read_rows(tx, table, table.c.id, ids)}
+    records = {row["id"]: row for row in await _read_rows(tx, table, table.c.id, ids)}
     for key, name in RELATED.items():
         related: sa.Table = getattr(tx.tables, name)
         by_task: dict[int, list[Record]] = defaultdict(list)
-        for row in await read_rows(tx, related, related.c.task_id, ids):
+        for row in await _read_rows(tx, related, related.c.task_id, ids):
             by_task[row.pop("task_id")].append(row)
         for id, record in records.items():
             record[key] = by_task[id]
+    workflow, ids_of = tx.tables.workflow, {record["workflow"] for record in records.values()} - {None}
+    by_id = {row["id"]: row for row in await _read_rows(tx, workflow, workflow.c.id, sorted(ids_of))} if ids_of else {}
+    for record in records.values():
+        record[WORKFLOWS] = [by_id[record["workflow"]]] if record["workflow"] in by_id else []
     return list(records.values())
 
 
-async def read_rows(tx: Transaction, table: sa.Table, column: Any, ids: Sequence[int]) -> list[Record]:
+async def _read_rows(tx: Transaction, table: sa.Table, column: Any, ids: Sequence[int]) -> list[Record]:
     """Read the rows of a table by the values of a column, in the order of its primary key."""
     columns = [
         (tx.dialect.readable_time(each) if isinstance(each.type, Instant) else each).label(each.name)
@@ -83,23 +93,27 @@ def _time_text(value: Any) -> Any:
 
 
 async def write_records(tx: Transaction, table: sa.Table, records: Sequence[Record]) -> None:
-    """Insert tasks with the rows that belong to them.
+    """Insert tasks with the rows that belong to them, and their workflows unless they exist.
 
     Args:
         table: the live table or the history; none of the tasks may exist.
     """
-    await insert_rows(tx, table, records)
+    workflows = {row["id"]: row for record in records for row in record.get(WORKFLOWS, ())}
+    await _insert_rows(tx, tx.tables.workflow, workflows.values())
+    await _insert_rows(tx, table, records)
     for key, name in RELATED.items():
         rows = [{**row, "task_id": record["id"]} for record in records for row in record.get(key, ())]
-        await insert_rows(tx, getattr(tx.tables, name), rows)
+        await _insert_rows(tx, getattr(tx.tables, name), rows)
 
 
-async def insert_rows(tx: Transaction, table: sa.Table, rows: Iterable[Record]) -> None:
-    """Insert rows as `read_rows` returns them."""
+async def _insert_rows(tx: Transaction, table: sa.Table, rows: Iterable[Record]) -> None:
+    """Insert rows as `_read_rows` returns them; workflows unless they exist."""
+    insert = tx.dialect.insert(table)
+    statement = insert.on_conflict_do_nothing() if table is tx.tables.workflow else insert
     columns = [column for column in table.c if column.computed is None]
     values = [{column.name: _value(column, row.get(column.name)) for column in columns} for row in rows]
     for first in range(0, len(values), CHUNK):
-        await tx.execute(sa.insert(table), values[first : first + CHUNK])
+        await tx.execute(statement, values[first : first + CHUNK])
 
 
 def _value(column: Any, value: Any) -> Any:

@@ -9,16 +9,19 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.errors import ArchiveFailed, ArchiveInUse
 from runner.model.outcome import Dead
-from runner.model.task import State
+from runner.model.task import NewTask, NewWorkflow, State
 from runner.policy.retention import Retention
 from runner.store.archive.folder import Archive
 from runner.store.archive.identity import database_id
 from runner.store.archive.prune import prune_into
 from runner.store.archive.restore import restore
+from runner.store.retention import prune as prune_rows
+from runner.store.submit import submit_many
 from runner.store.task_records import read_records
 from tests.store.rows import add_attempt, add_past, ahead, history_row
 from tests.store.runners import Runner
@@ -50,6 +53,11 @@ async def records_of(database: Database, *ids: int) -> list[dict[str, object]]:
         return await read_records(tx, tx.tables.history, ids)
 
 
+async def workflows(database: Database) -> list[tuple[object, ...]]:
+    async with database.reading() as tx:
+        return [tuple(row) for row in await tx.rows(sa.select(tx.tables.workflow))]
+
+
 async def test_a_task_returns_from_the_archive_with_all_its_rows(database: Database, folder: Path) -> None:
     await add_dead(database, 1, 2)
     before = await records_of(database, 1, 2)
@@ -73,6 +81,23 @@ async def test_a_task_of_a_runner_returns_as_it_was(database: Database, runner: 
     assert record == before[0]
     await database.write(restore, [record])
     assert await records_of(database, id) == before
+
+
+async def test_restored_tasks_return_with_their_workflow(database: Database, runner: Runner, folder: Path) -> None:
+    own = NewWorkflow("order 17")
+    ids = await database.write(submit_many, [NewTask("work", workflow=own, max_attempts=1)] * 2)
+    for task in await runner.claim():
+        await runner.end(task, Dead("no"))
+    before, named = await records_of(database, *ids), await workflows(database)
+    everything = Retention({State.DEAD: timedelta(seconds=-1)})
+    with Archive.writing(folder, OURS) as archive:
+        async with aclosing(prune_into(database, archive, everything)) as rounds:
+            assert [dict(deleted) async for deleted in rounds] == [{State.DEAD: 2}]
+    await database.write(prune_rows, everything)
+    assert (await workflows(database), [name for _, name, *_ in named]) == ([], ["order 17"])
+    for record in [each for part in Archive(folder).newest_first() for each in part]:
+        await database.write(restore, [record])
+    assert (await records_of(database, *ids), await workflows(database)) == (before, named)
 
 
 async def test_each_day_has_files_of_its_own_and_young_tasks_stay(database: Database, folder: Path) -> None:
