@@ -190,10 +190,11 @@ class Console(KeyBuffer):
             self.show_notice(f"Copied {count_noun(len(text), 'character')}")
 
     def action_help(self) -> None:
-        """Show the help of this screen."""
-        if isinstance(self.screen, LiveScreen):
-            from tasktui.dialogs.help import HelpScreen
+        """Show the help of this screen or dialog."""
+        from tasktui.dialogs.answer import AnswerScreen
+        from tasktui.dialogs.help import HelpScreen
 
+        if isinstance(self.screen, LiveScreen | AnswerScreen):
             self.push_screen(HelpScreen(self.screen))
 
     def get_driver_class(self) -> type[Driver]:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -117,10 +118,12 @@ def question(
         return BulkChange(plan.action.label, plan.most(confirmation), apply)
 
     one = plan.eligible == Count(1)
-    staged = fails is not None and not one
+    fails = None if one else fails
     about = [content((line(text), "bold")) for text in details]
-    if staged:
-        failed = f"This cause failed {formatting.age(fails)} ago: the retry goes in stages. "
+    if fails is not None:
+        now = session.now()
+        failed_at = formatting.clock(now - timedelta(seconds=fails), now, session.zone, seconds=True)
+        failed = f"This cause failed at {failed_at}: the retry goes in stages. "
         about.append(content((failed, "retrying"), ("ctrl+t", "bold accent"), (" retries all at once", "muted")))
     return Question(
         plan.action.without_prompt() if one and plan.action.verb == "retry_now" else plan.action,  # nothing to spread
@@ -136,7 +139,7 @@ def question(
         of=of,
         total=None if plan.eligible.more else plan.eligible.number,
         canary=plan.task_filter is not None and plan.action.verb == "retry_now",
-        limit=CANARY if staged else ALL,
+        limit=ALL if fails is None else CANARY,
         recheck=partial(each_shard.changes_since if plan.shards else perform.changes_since, session, plan),
         wider=wider,
     )

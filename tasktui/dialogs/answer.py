@@ -37,7 +37,13 @@ class AnswerScreen(ModalDialog[T]):
     FAILING: ClassVar[str] = "No answer"
     """Title above an error of the database."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q", "dismiss", "Close")]
+    ABOUT: ClassVar[str] = "The answer is read again every two seconds."
+    """Description for the help."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "dismiss", "Close"),
+        Binding("question_mark", "app.help", "Help"),
+    ]
 
     def __init__(self, session: Session, topic: str) -> None:
         super().__init__()

@@ -73,6 +73,8 @@ class AttentionScreen(AnswerScreen[AttentionChoice | None]):
     """
 
     FAILING = "Cannot read the alerts"
+    TITLE = "Alerts"
+    ABOUT = "All alerts, effects below their cause. A letter below the alerts acts on the subject of the selected one."
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("exclamation_mark", "dismiss", "Close"),
         Binding("up,k", "move(-1)", "Up", priority=True),

@@ -43,6 +43,7 @@ class CapacityScreen(AnswerScreen[None]):
     """The capacity of the live runners for each queue, and when it is drained."""
 
     FAILING = "Cannot read the capacity"
+    TITLE = "Capacity"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "dismiss", "Close")]
 
     def __init__(self, session: Session) -> None:

@@ -55,6 +55,7 @@ class CompareScreen(AnswerScreen[None]):
     """
 
     FAILING = "One side cannot be read"
+    TITLE = "Comparison"
 
     def __init__(self, one: Place, other: Place) -> None:
         super().__init__(one.session, f"{line(one.name, 30)} beside {line(other.name, 30)}")

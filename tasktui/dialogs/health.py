@@ -30,6 +30,7 @@ class HealthScreen(AnswerScreen[None]):
     """The health of the database."""
 
     FAILING = "The database does not answer"
+    TITLE = "Health"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("h", "dismiss", "Close")]
 
     def __init__(self, session: Session) -> None:

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -15,6 +15,7 @@ from runner.settings import Settings
 from runner.text.formatting import SIGNS
 from tasktui.actions.as_command import command_line
 from tasktui.commands.syntax import COMMANDS
+from tasktui.dialogs.answer import AnswerScreen
 from tasktui.dialogs.modal import ModalDialog
 from tasktui.render.render import content, fitted
 from tasktui.render.rows import BLANK, Row, beside, fit, heading, rule
@@ -41,11 +42,11 @@ SIGN_CELLS = 14
 
 
 class HelpScreen(ModalDialog[None]):
-    """The help of a screen. Escape, q or ? closes it."""
+    """The help of a screen or a dialog. Escape, q or ? closes it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "dismiss", "Close")]
 
-    def __init__(self, screen: LiveScreen) -> None:
+    def __init__(self, screen: LiveScreen | AnswerScreen[Any]) -> None:
         super().__init__()
         self._about, session = screen.ABOUT, screen.session
         unlock = session.lock.unlock
@@ -153,7 +154,7 @@ KEY_CELLS = 31
 """Cells of a column."""
 
 
-def _keys(screen: LiveScreen) -> list[tuple[str, str, str]]:
+def _keys(screen: LiveScreen | AnswerScreen[Any]) -> list[tuple[str, str, str]]:
     """Keys, their labels and their actions."""
     labels: dict[str, tuple[str, str, str]] = {}
     for active in screen.active_bindings.values():

@@ -32,6 +32,8 @@ class WhyScreen(AnswerScreen[RelatedView | RemedyKey | None]):
     """The causes, most decisive first. It returns the cause that the operator opens, or the remedy of a key."""
 
     FAILING = "Cannot determine why"
+    TITLE = "Why"
+    ABOUT = "The causes, most decisive first. A letter opens the preview of the remedy beside it."
 
     _following = ""
     """The shard that the next dialog explains."""

@@ -195,6 +195,27 @@ async def test_escape_goes_back_to_the_screen_and_the_filter_before(database: Da
 
 
 @ON_ONE_DATABASE
+@pytest.mark.parametrize(
+    ("key", "shown", "title", "label"),
+    [("w", "enter opens", "Why", "Open the cause"), ("exclamation_mark", "enter goes there", "Alerts", "Go")],
+)
+async def test_the_help_of_an_explanation_and_of_the_alerts_lists_their_keys(
+    database: Database, watch: Watch, key: str, shown: str, title: str, label: str
+) -> None:
+    await add_live(database, queue="mail", run_at=ahead(-600))
+    async with watch("overview", NARROW) as operator:
+        await operator.sees("mail")
+        await operator.press(key)
+        await operator.sees(shown)
+        await operator.press("question_mark")
+        await operator.sees(f"Keys of {title}", label)
+        await operator.press("escape")
+        await operator.sees(shown)
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.title == "Overview")
+
+
+@ON_ONE_DATABASE
 async def test_escape_returns_to_the_screen_of_an_alert_or_an_explanation(database: Database, watch: Watch) -> None:
     await add_live(database, queue="mail", run_at=ahead(-600))
     await database.write(pause, PauseTarget(PauseKind.QUEUE, "mail"), BY)
