@@ -178,17 +178,30 @@ def parse_command(text: str) -> Command:
 
 
 def target_of(command: Command) -> tuple[PauseTarget, tuple[str, ...]]:
-    """Split a command's words into its queue or handler and the rest.
+    """Split a command's words into its queue or handler and the rest, also in the form of the command line.
+
+    Returns:
+        The target of `mail`, `handler:mail.send`, `--handler mail.send`, or with limits `queue mail`; and the rest.
 
     Raises:
         InvalidInput: a queue or handler is missing.
     """
-    kind, colon, name = (command.words[0] if command.words else "").partition(":")
-    if not colon:
+    first, *rest = command.words or ("",)
+    kind, colon, name = first.partition(":")
+    is_kind = first == "--handler" or (command.name == "limit" and first in tuple(PauseKind))
+    if is_kind and rest and "=" not in rest[0]:
+        kind, name, *rest = first.removeprefix("--"), *rest
+    elif not colon:
         kind, name = PauseKind.QUEUE, kind
-    if kind not in tuple(PauseKind) or not name:
+    if kind not in tuple(PauseKind) or not name or name.startswith("--"):
         raise InvalidInput(why=f"name a queue, or a handler: :{command.name} mail, :{command.name} handler:mail.send")
-    return PauseTarget(PauseKind(kind), name), command.words[1:]
+    return PauseTarget(PauseKind(kind), name), _without_dashes(rest)
+
+
+def _without_dashes(words: Sequence[str]) -> tuple[str, ...]:
+    """The options of the command line as the console writes them: `--concurrency 5` is `concurrency=5`."""
+    text = re.sub(r"(?<!\S)--(?:(?=default)|(?:until|reason)[ =])", "", " ".join(words))
+    return tuple(re.sub(r"(?<!\S)--([a-z-]+)[ =](?=\S)", r"\1=", text).split())
 
 
 def complete_command(text: str, names: Mapping[str, Sequence[str]]) -> str | None:

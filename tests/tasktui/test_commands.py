@@ -21,7 +21,7 @@ from tasktui.actions.actions import ACTIONS
 from tasktui.actions.edit_form import changes, entries
 from tasktui.actions.edit_preview import meanings, outlook, preview, ruler
 from tasktui.actions.plan import plan, plan_rows
-from tasktui.commands.syntax import Command, complete_command, complete_filter, filter_of, parse_command
+from tasktui.commands.syntax import Command, complete_command, complete_filter, filter_of, parse_command, target_of
 from tasktui.render.rows import plain
 from tasktui.screens.audit import brief_changes
 from tasktui.session.session import Job
@@ -85,6 +85,25 @@ def test_the_list_of_changes_leaves_out_what_other_columns_show(before: str, aft
 )
 def test_a_command_is_read_by_its_beginning(typed: str, command: Command) -> None:
     assert parse_command(typed) == command
+
+
+@pytest.mark.parametrize(
+    ("typed", "target", "rest"),
+    [
+        ("limit mail concurrency=5 deploy", "queue mail", ("concurrency=5", "deploy")),
+        ("limit queue mail --concurrency 5 deploy", "queue mail", ("concurrency=5", "deploy")),
+        ("limit handler smtp.send --rate=5/s", "handler smtp.send", ("rate=5/s",)),
+        ("limit handler smtp.send --default as agreed", "handler smtp.send", ("default", "as", "agreed")),
+        ("limit queue concurrency=5", "queue queue", ("concurrency=5",)),
+        ("pause --handler smtp.send 30m deploy", "handler smtp.send", ("30m", "deploy")),
+        ("pause mail --until 30m --reason deploy", "queue mail", ("30m", "deploy")),
+        ("pause queue 30m", "queue queue", ("30m",)),
+        ("resume handler:smtp.send", "handler smtp.send", ()),
+    ],
+)
+def test_a_queue_or_a_handler_is_named_as_on_the_command_line(typed: str, target: str, rest: tuple[str, ...]) -> None:
+    named, words = target_of(parse_command(typed))
+    assert (str(named), words) == (target, rest)
 
 
 @pytest.mark.parametrize(
