@@ -48,9 +48,9 @@ DOCUMENTS = (PauseChange,)
 async def pause(
     queue: str | None = None,
     /,
+    until: str | None = None,
     *,
     handler: Handler = None,
-    until: str | None = None,
     options: SingleChangeOptions = SINGLE_CHANGE,
     connection: Connection = DEFAULT_CONNECTION,
 ) -> int:

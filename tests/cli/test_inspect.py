@@ -296,6 +296,13 @@ def test_a_pause_is_printed_with_operator_reason_and_end(
 
 
 @on_sqlite
+def test_the_end_of_a_pause_may_follow_the_queue_as_in_the_console(cli: Call, store: Store) -> None:
+    store.submit(NewTask("a.b", queue="mail"))
+    assert "queue mail paused; resumes in 2h" in cli("pause", "mail", "2h").out
+    assert "queue mail paused (already paused); resumes in 3h" in cli("pause", "mail", "--until", "3h").out
+
+
+@on_sqlite
 def test_stats_and_show_contain_a_paused_handler(cli: Call, store: Store) -> None:
     (id,) = store.submit(NewTask("a.b", queue="mail"))
     cli("pause", "--handler", "a.b", "--reason", "shop is closed")
