@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, tzinfo
 from typing import NamedTuple
 
@@ -36,7 +37,35 @@ def changed_values(entry: AuditRecord, zone: tzinfo, most: int | None = None) ->
     for text in differences(entry.before, entry.after, most=most, zone=zone):
         name, _, value = text.partition(": ")
         before, _, after = value.partition(" -> ")
-        yield ChangedValue(name, "" if before in ("-", "null") else unquoted(before), unquoted(after))
+        is_empty = before == "-" or (before == "null" and name not in OF_HANDLER)
+        yield ChangedValue(name, "" if is_empty else _word(name, before), _word(name, after))
+
+
+def restored_values(entry: AuditRecord, zone: tzinfo) -> Iterator[ChangedValue]:
+    """The values that an undo of an entry restores: their names in words, the present values, and those that return."""
+    undone = replace(entry, before=entry.after, after=entry.before)
+    present, limits = map(_limits, (undone.before, undone.after))
+    if present != limits:
+        yield ChangedValue("limits", str(present), str(limits))
+    for name, before, after in changed_values(undone, zone):
+        if name not in LIMIT_COLUMNS:
+            yield ChangedValue(_label(name), before or "none", "none" if after == "-" else after)
+
+
+def _label(name: str) -> str:
+    """The name of a value in words."""
+    return "termination" if name == "cancel_requested" else name.replace("_", " ")
+
+
+OF_HANDLER = ("max_attempts", "retry", "timeout")
+"""Values of a task without which those of its handler apply."""
+
+
+def _word(name: str, text: str) -> str:
+    """A value as text, in words if its JSON has none."""
+    if name == "cancel_requested":
+        return {"true": "requested", "false": "not requested"}.get(text, text)
+    return "handler's" if text == "null" and name in OF_HANDLER else unquoted(text)
 
 
 def change_words(entry: AuditRecord, values: Iterable[ChangedValue], zone: tzinfo) -> list[str]:
@@ -47,7 +76,7 @@ def change_words(entry: AuditRecord, values: Iterable[ChangedValue], zone: tzinf
     """
     day = f"{entry.at.astimezone(zone):%Y-%m-%d}" if entry.at else ""
     texts = [
-        f"{name.replace('_', ' ')}: {before} -> {after}" if before else f"{name.replace('_', ' ')} {after}"
+        f"{_label(name)}: {before} -> {after}" if before else f"{_label(name)} {after}"
         for name, before, after in values
         if name not in LIMIT_COLUMNS and not RECORDED.fullmatch(name)
     ]

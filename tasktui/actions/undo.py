@@ -11,7 +11,6 @@ from textual.content import Content
 
 from runner.operations.targets import MANY
 from runner.text import formatting
-from runner.text.redact import differences, unquoted
 from tasktui.actions.action import Action, Confirmation, Targets
 from tasktui.actions.as_command import undo_group_words, undo_words
 from tasktui.actions.question import BulkChange, Dialog, Question, result_notice
@@ -73,6 +72,7 @@ async def _ask_for_task(
 
 async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord") -> Dialog:
     from runner.operations.undo.undo import preview_undo as read_undoing
+    from runner.queries.audit_words import restored_values
     from tasktui.actions import perform
 
     preview = await session.read(read_undoing, [entry.id])
@@ -80,13 +80,12 @@ async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord"
         why = next(iter(preview.skipped), "it is no longer in the audit")
         return Notice(f"Change {entry.id} cannot be undone: {why}", bad=True)
     target = f"task {entry.task_id}" if entry.task_id is not None else entry.target
-    about = []
-    for change in differences(entry.after, entry.before, zone=session.zone):
-        name, _, values = change.partition(": ")
-        now, _, before = values.partition(" -> ")
-        value, present = ("none" if text == "-" else line(unquoted(text)) for text in (before, now))
-        label = line(name.replace("_", " "))
-        about.append(content((f"  {f'{label} ':<{LABEL}}", "muted"), (value, "strong"), (f", now {present}", "muted")))
+    about = [
+        content(
+            (f"  {f'{line(name)} ':<{LABEL}}", "muted"), (line(value), "strong"), (f", now {line(present)}", "muted")
+        )
+        for name, present, value in restored_values(entry, session.zone)
+    ]
     return Question(
         action,
         about,

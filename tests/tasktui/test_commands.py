@@ -13,6 +13,7 @@ from runner.errors import InvalidEdit, InvalidInput, InvalidMoment
 from runner.filter.parse import parse_filter
 from runner.model.task import Shown
 from runner.queries.audit import AuditRecord, undoable
+from runner.queries.audit_words import restored_values
 from runner.queries.counting import Count
 from runner.queries.task.detail import TaskDetail
 from runner.queries.task_list.row import TaskRow
@@ -65,6 +66,9 @@ def entry(id: int, undo_of: int | None = None) -> AuditRecord:
         ),
         ('{"payload": "[1]"}', '{"payload": "{}"}', ["payload: [1] -> {}"]),
         ('{"key": "true"}', '{"key": null}', ['key: "true" -> none']),
+        ('{"max_attempts": null}', '{"max_attempts": 6}', ["max attempts: handler's -> 6"]),
+        ('{"timeout": 5.0}', '{"timeout": null}', ["timeout: 5.0 -> handler's"]),
+        ('{"cancel_requested": false}', '{"cancel_requested": true}', ["termination: not requested -> requested"]),
         ("{}", f'{{"run_at": "{NOW:%Y-%m-%d} 23:59:58"}}', ["run at 23:59"]),
         ("{}", '{"run_at": "2026-11-22 10:00:00", "priority": 9}', ["run at 22 Nov 10:00", "priority 9"]),
         ("{}", '{"key": "2026-99-99 10:00:00 x"}', ["key 2026-99-99 10:00:00 x"]),
@@ -72,6 +76,20 @@ def entry(id: int, undo_of: int | None = None) -> AuditRecord:
 )
 def test_the_list_of_changes_leaves_out_what_other_columns_show(before: str, after: str, shown: list[str]) -> None:
     assert brief_changes(replace(entry(1), before=before, after=after), UTC) == shown
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ('{"max_attempts": null}', '{"max_attempts": 6}', ("max attempts", "6", "handler's")),
+        ('{"rate_limit": null}', '{"rate_limit": 600, "rate_period": 60.0}', ("limits", "600/min started", "no limit")),
+        ('{"cancel_requested": false}', '{"cancel_requested": true}', ("termination", "requested", "not requested")),
+        ('{"key": null}', '{"key": "7"}', ("key", '"7"', "none")),
+        ("{}", '{"paused_by": "ana"}', ("paused by", "ana", "none")),
+    ],
+)
+def test_an_undo_shows_the_values_that_return_in_words(before: str, after: str, shown: tuple[str, str, str]) -> None:
+    assert list(restored_values(replace(entry(1), before=before, after=after), UTC)) == [shown]
 
 
 @pytest.mark.parametrize(
