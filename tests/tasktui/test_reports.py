@@ -350,8 +350,9 @@ async def test_the_capacity_names_a_long_reason_once_and_indented(
         await operator.sees("DECIDED BY", "→ no runner takes")
         assert operator.text.count("no runner takes h") + operator.text.count("no runner…") <= 2
         assert "not now: no runner" not in operator.text
-        (row,) = [row.partition("│")[2] for row in operator.text.splitlines() if "export_everything" in row]
-        assert row.startswith(" " * 17)
+        rows = [row.partition("│")[2].partition("│")[0].rstrip() for row in operator.text.splitlines()]
+        assert rows[[bool("→" in row and "takes" in row) for row in rows].index(True)].startswith(" " * 5)
+        assert "".join(map(str.strip, rows)).count(name) == 1
 
 
 @pytest.mark.parametrize("draw", list(PLOTS.values()), ids=list(PLOTS))
