@@ -70,6 +70,7 @@ def test_a_reply_that_is_not_of_the_protocol_is_an_outage(body: str) -> None:
         client.close()
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.one_database
 @pytest.mark.parametrize("thread", ["pull", "settle", "heartbeat"])
 async def test_an_executor_with_a_failed_thread_exits_with_an_error(thread: str) -> None:

@@ -199,6 +199,7 @@ async def test_a_long_list_reads_more_near_its_end(profile: Sharded, monkeypatch
 
 
 @EACH_PAIR
+@pytest.mark.representatives(1)
 async def test_a_key_acts_in_the_shard_of_the_row_and_on_marks_in_each_shard(profile: Sharded) -> None:
     async with filled(profile) as databases, console_of(profile) as operator:
         await operator.sees(" total ")
@@ -252,6 +253,7 @@ async def test_a_queue_is_paused_and_limited_in_each_of_its_shards(profile: Shar
 
 
 @EACH_PAIR
+@pytest.mark.representatives(1)
 async def test_the_runners_of_all_shards_are_listed_and_a_key_acts_in_the_shard(profile: Sharded) -> None:
     async with filled(profile) as databases, console_of(profile) as operator:
         await add_runner(databases["us"], handlers='["h"]', capacity=4)
@@ -272,6 +274,7 @@ async def test_the_runners_of_all_shards_are_listed_and_a_key_acts_in_the_shard(
 
 
 @EACH_PAIR
+@pytest.mark.representatives(1)
 async def test_a_cause_in_several_shards_is_one_group_and_is_retried_in_each(profile: Sharded) -> None:
     async with filled(profile) as databases, console_of(profile) as operator:
         for database in databases.values():
