@@ -158,12 +158,20 @@ def _group(kind: str, common: CommonCause, situations: Sequence[_Situation], tas
     view = first.causes[0].view or RelatedView("task", str(first.example))
     tasks = sum(each.tasks for each in situations)
     advice = command or first.causes[0].advice or f"runner why {first.example}"
+    phrase = common.phrase + _further(common.phrase, situations, tasks)
+    return CauseGroup(kind, phrase, tasks, command, advice, freed, first.example, view)
+
+
+def _further(phrase: str, situations: Sequence[_Situation], tasks: int) -> str:
+    """The further causes of the tasks of a group, each with the number of its tasks unless all have it."""
     others: Counter[str] = Counter()
     for each in situations:
-        certain_causes = (cause.common for cause in each.causes[1:] if cause.kind not in UNCERTAIN)
-        others.update({other.phrase: each.tasks for other in certain_causes if other is not None})
-    also = "".join(f"; also {phrase}" for phrase, _ in others.most_common(MOST_OTHERS))
-    return CauseGroup(kind, f"{common.phrase}{also}", tasks, command, advice, freed, first.example, view)
+        certain = (cause.common for cause in each.causes[1:] if cause.kind not in UNCERTAIN)
+        others.update({other.phrase: each.tasks for other in certain if other is not None and other.phrase != phrase})
+    return "".join(
+        f"; also {other}{'' if number == tasks else f' ({number:,} of them)'}"
+        for other, number in others.most_common(MOST_OTHERS)
+    )
 
 
 async def _examined(tx: Transaction, task_filter: Filter, most: int) -> tuple[list[int], list[int], bool]:
