@@ -170,6 +170,12 @@ async def test_a_cause_names_the_open_breaker_that_holds_its_tasks_too(database:
     assert await phrases(database) == {text: 4}
 
 
+async def test_two_dead_parents_of_one_handler_are_one_cause(database: Database) -> None:
+    parents = [await add_past(database, id, State.DEAD, handler="fetch") for id in (900_001, 900_002)]
+    await put(database, handler="h", after=tuple(DependsOn(id) for id in parents))
+    assert await phrases(database) == {"the task depends on a task of fetch that is dead": 1}
+
+
 async def test_a_retry_frees_no_task_that_an_open_breaker_would_hold(database: Database) -> None:
     await add_runner(database, handlers='["sms", "h"]')
     await open_breaker(database, probe_in=60)

@@ -333,6 +333,20 @@ async def test_a_requested_run_leaves_the_overlap_of_a_tick_at_the_same_time(
     assert (await live(database, long) or {})["cancel_requested"] == (overlap == "replace")
 
 
+async def test_a_tick_replaces_an_earlier_run_and_a_requested_one(database: Database, runner: Runner) -> None:
+    await add(database, overlap="replace")
+    (first,) = await tasks_of(database)
+    await runner.claim()
+    await request(database)
+    (requested,) = await tasks_of(database)
+    await runner.claim()
+    await make_due(database)
+    (last,) = await tasks_of(database)
+    replaced = [await live(database, id) or {} for id in (first, requested)]
+    assert [row["cancel_requested"] for row in replaced] == [True, True]
+    assert (await live(database, last) or {})["state"] == "blocked"
+
+
 @pytest.mark.parametrize("overlap", ["queue", "replace"])
 async def test_a_requested_run_alone_neither_waits_nor_replaces(
     database: Database, runner: Runner, overlap: str
