@@ -1,6 +1,7 @@
 """blocking: block tasks again on dependencies that were closed with them."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
 
@@ -8,7 +9,7 @@ from runner.db.schema import is_open, is_state, state_literal
 from runner.db.transaction import Transaction
 from runner.db.types import NO_JOIN, db_now, next_version
 from runner.model.task import FINAL, MOVES, State
-from runner.store.dependencies.parents import final_state, is_gone, is_live
+from runner.store.dependencies.parents import final_state, is_gone, is_live, parent_of
 
 
 async def block_again(tx: Transaction, ids: Sequence[int]) -> set[int]:
@@ -62,12 +63,37 @@ async def wait_again(tx: Transaction, ids: Sequence[int]) -> set[int]:
         return set()
     await reopen(tx, own, gone=False)
     still_open = tx.dialect.one_of(dependency.c.task_id, own) & is_open(dependency.c)
-    # The next end of a live or failed parent counts, even if it is the same as the last one.
-    lives, state = is_live(tx.tables, dependency.c.parent_id), final_state(tx.tables, dependency.c.parent_id)
+    # The next end of a live parent counts, even if it is the same as the last one; `forget_ends` has failed parents.
+    parent = sa.func.coalesce(parent_of(tx.tables, dependency), dependency.c.parent_id)
+    lives, state = is_live(tx.tables, parent), final_state(tx.tables, parent)
     resolves = (state == state_literal(State.SUCCEEDED)) | (dependency.c.on_failure == "run")
-    known = sa.case((lives, sa.null()), (resolves, dependency.c.parent_state), else_=state)
-    await tx.execute(sa.update(dependency).where(still_open).values(parent_state=known))
+    known = sa.case((lives | resolves, sa.null()), else_=state)
+    await tx.execute(sa.update(dependency).where(still_open).values(parent_id=parent, parent_state=known))
     return await block_again(tx, own)
+
+
+async def forget_ends(tx: Transaction, ids: Sequence[int]) -> dict[int, list[int]]:
+    """Let the next failure of requeued tasks cancel the dependents that were retried after the last one.
+
+    Returns:
+        The ids of these dependencies by the id of the requeued task, for `recall_ends`.
+    """
+    dependency = tx.tables.dependency
+    known = is_open(dependency.c) & (dependency.c.on_failure == "cancel") & dependency.c.parent_state.is_not(None)
+    forgotten = sa.update(dependency).where(tx.dialect.one_of(dependency.c.parent_id, ids), known)
+    columns = (dependency.c.parent_id, dependency.c.id)
+    by_parent: dict[int, list[int]] = defaultdict(list)
+    for parent, id in await tx.rows(forgotten.values(parent_state=sa.null()).returning(*columns)):
+        by_parent[parent].append(id)
+    return by_parent
+
+
+async def recall_ends(tx: Transaction, dependencies: Iterable[int]) -> None:
+    """Take the ends of parents as known that `forget_ends` has forgotten, because their requeue is undone."""
+    dependency = tx.tables.dependency
+    known = tx.dialect.one_of(dependency.c.id, sorted(dependencies)) & is_open(dependency.c)
+    state = final_state(tx.tables, dependency.c.parent_id)
+    await tx.execute(sa.update(dependency).where(known).values(parent_state=state))
 
 
 async def close(tx: Transaction, ids: Sequence[int]) -> None:

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -14,7 +14,7 @@ from runner.db.types import db_now, next_version
 from runner.model.step import StepKind
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, MOVES, State
 from runner.operations.audit_log import AuditEntry, record
-from runner.operations.blocking import wait_again
+from runner.operations.blocking import forget_ends, wait_again
 from runner.operations.edit_values import check_against
 from runner.operations.results import Actor, Result, Target
 from runner.operations.targets import LockedTask, change, lock_targets, reschedule
@@ -85,7 +85,9 @@ async def _retry(
     if values and tasks:
         await change(tx, [task.id for task in tasks], **values)
     blocked = await wait_again(tx, [task.id for task in tasks if task.state is State.CANCELLED])
-    await record(tx, by, [_entry(verb, task, times, values, fence, blocked=task.id in blocked) for task in tasks])
+    awaiting = await forget_ends(tx, [task.id for task in tasks if task.state.final])
+    move_of = {task.id: Requeued(fence, task.id in blocked, awaiting.get(task.id, ())) for task in tasks}
+    await record(tx, by, [_entry(verb, task, times, values, move_of[task.id]) for task in tasks])
     result.changed = [task.id for task in tasks]
     return result
 
@@ -118,13 +120,27 @@ async def _shelve(tx: Transaction, tasks: Sequence[LockedTask]) -> None:
     await history.finish(tx, "cancel", NO_RUNNER, [history.FinishedTask(task.id, task.fence) for task in tasks])
 
 
+class Requeued(NamedTuple):
+    """The requeue of a task, for its audit entry.
+
+    Args:
+        restart: the new fence if the former one has the highest possible value.
+        blocked: True if it waits for its parents again.
+        awaited_by: the ids of the dependencies whose rule its next failure applies again.
+    """
+
+    restart: int
+    blocked: bool
+    awaited_by: Sequence[int]
+
+
 def _entry(
-    verb: str, task: LockedTask, times: Mapping[int, object], values: Mapping[str, Any], fence: int, *, blocked: bool
+    verb: str, task: LockedTask, times: Mapping[int, object], values: Mapping[str, Any], requeued: Requeued
 ) -> AuditEntry:
     new = {name: value for name, value in values.items() if getattr(task, name) != value}
     before: dict[str, Any] = {"run_at": task.run_at, **{name: getattr(task, name) for name in new}}
     after: dict[str, Any] = {"run_at": times[task.id], **new}
-    restarted = fence if task.fence >= HIGHEST_FENCE else task.fence
+    restarted = requeued.restart if task.fence >= HIGHEST_FENCE else task.fence
     if task.state.final:
         before |= {"state": task.state, "attempt": task.attempt, "rescues": task.rescues, "fence": task.fence}
         # The new live row forgets these; undo writes them back.
@@ -132,8 +148,10 @@ def _entry(
             name: getattr(task, name) for name in ("finished_at", "claimed_at", "runner_id", "duration", "expires_at")
         }
         before |= {name: value for name, value in ending.items() if value is not None}
-        move = MOVES["reblock" if blocked else "requeue"]
+        move = MOVES["reblock" if requeued.blocked else "requeue"]
         after |= {"state": move.target, "attempt": 0, "rescues": 0, "fence": restarted}
+        if requeued.awaited_by:
+            before["awaited_by"] = sorted(requeued.awaited_by)
         if task.interruptions:
             before |= {"interruptions": task.interruptions}
             after |= {"interruptions": 0}

@@ -16,7 +16,7 @@ from runner.operations.undo.undo import undo
 from runner.policy.retention import Retention
 from runner.queries.audit import audit
 from runner.store.retention import prune
-from runner.store.submit import submit_many, submit_with_result
+from runner.store.submit import submit, submit_many, submit_with_result
 from tests.store.dependencies import resolve_parents, sweep
 from tests.store.rows import history_row
 from tests.store.runners import Runner
@@ -91,6 +91,80 @@ async def test_dependents_that_are_retried_first_wait_for_the_retry_of_their_par
     await runner.end(task)
     await resolve_parents(database, ids[0])
     assert await states(database, ids) == [State.SUCCEEDED, State.WAITING, State.BLOCKED]
+
+
+async def fail(database: Database, runner: Runner, id: int) -> None:
+    (task,) = await runner.claim(1)
+    assert task.id == id
+    await runner.end(task, Dead("no"))
+    await sweep(database)
+
+
+async def test_dependents_that_are_retried_first_are_cancelled_when_their_parent_fails_again(
+    database: Database, runner: Runner
+) -> None:
+    ids = await failed_chain(database, runner)
+    await retry(database, *ids[1:])
+    for _ in range(2):
+        await retry(database, ids[0])
+        await fail(database, runner, ids[0])
+        await sweep(database)
+        assert await states(database, ids) == [State.DEAD, State.CANCELLED, State.CANCELLED]
+        await retry(database, *ids[1:])
+        await sweep(database)
+        assert await states(database, ids) == [State.DEAD, State.BLOCKED, State.BLOCKED]
+
+
+async def test_an_undone_retry_of_a_parent_leaves_its_retried_dependents_blocked(
+    database: Database, runner: Runner
+) -> None:
+    ids = await failed_chain(database, runner)
+    await retry(database, *ids[1:])
+    await retry(database, ids[0])
+    (entry, *_) = await database.read(audit)
+    assert (await database.write(undo, [entry.id], ANA)).changed == [ids[0]]
+    await sweep(database)
+    assert await states(database, ids) == [State.DEAD, State.BLOCKED, State.BLOCKED]
+    await retry(database, ids[0])
+    await fail(database, runner, ids[0])
+    assert (await states(database, ids))[:2] == [State.DEAD, State.CANCELLED]
+
+
+async def test_a_retried_dependent_is_cancelled_when_its_restored_parent_is_terminated_again(
+    database: Database,
+) -> None:
+    own = NewWorkflow("w")
+    after = (DependsOn(BatchMember(0), "cancel"),)
+    ids = await database.write(submit_many, [NewTask("work", workflow=own), NewTask("work", workflow=own, after=after)])
+    await database.write(terminate, [Target(ids[0])], ANA)
+    await sweep(database)
+    await retry(database, ids[1])
+    end = next(entry for entry in await database.read(audit) if entry.task_id == ids[0])
+    assert (await database.write(undo, [end.id], ANA)).changed == [ids[0]]
+    assert await states(database, ids) == [State.WAITING, State.BLOCKED]
+    await database.write(terminate, [Target(ids[0])], ANA)
+    await sweep(database)
+    assert await states(database, ids) == [State.CANCELLED, State.CANCELLED]
+
+
+async def test_a_dependent_that_is_retried_first_waits_for_the_latest_task_of_its_parents_key(
+    database: Database, runner: Runner
+) -> None:
+    after = (DependsOn(("work", "k"), "cancel"),)
+    child = await database.write(submit, NewTask("work", workflow=NewWorkflow("w"), after=after))
+    parents = []
+    for _ in range(2):
+        parents.append(await database.write(submit, NewTask("work", key="k")))
+        await fail(database, runner, parents[-1])
+    await retry(database, child)
+    await sweep(database)
+    assert await states(database, [child]) == [State.BLOCKED]
+    await retry(database, parents[0])
+    await fail(database, runner, parents[0])
+    assert await states(database, [child]) == [State.BLOCKED]
+    await retry(database, parents[1])
+    await fail(database, runner, parents[1])
+    assert await states(database, [child]) == [State.CANCELLED]
 
 
 async def test_the_retry_of_a_part_is_undone(database: Database, runner: Runner) -> None:

@@ -13,11 +13,12 @@ from runner.db.transaction import clock
 from runner.errors import TaskNotFound
 from runner.model.alert import DELIVER, DELIVERIES, QUEUE
 from runner.model.outcome import Dead, Done, Retry
-from runner.model.task import DependsOn, Shown, State
+from runner.model.task import DependsOn, NewWorkflow, Shown, State
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target
+from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate
 from runner.policy.lanes import Lane
 from runner.queries.runners import runners
@@ -27,6 +28,7 @@ from runner.queries.why.facts import read_facts
 from runner.queries.why.remedies import Cause
 from runner.queries.why.why import Why, causes, why
 from runner.store.registration import Identity, register
+from tests.store.dependencies import sweep
 from tests.store.minutes import Minute, write_statistics
 from tests.store.plans import watch
 from tests.store.rows import add_live, add_past, add_runner, ahead
@@ -429,6 +431,14 @@ async def test_a_task_that_will_fail_with_its_parent_states_it(database: Databas
     await add_past(database, 900, State.DEAD, handler="fetch")
     id = await put(database, after=(DependsOn(900, "cancel"),))
     assert (await only(database, id)).text.endswith("which is dead; it will be cancelled in a moment.")
+
+
+async def test_a_retried_task_waits_until_its_failed_parent_is_retried(database: Database) -> None:
+    dead = await add_past(database, 900, State.DEAD, handler="fetch")
+    id = await put(database, after=(DependsOn(dead, "cancel"),), workflow=NewWorkflow("w"))
+    await sweep(database)
+    await database.write(retry_now, [Target(id)], BY)
+    assert (await only(database, id)).text.endswith("which is dead; it waits until that task is retried.")
 
 
 async def test_a_running_task_names_its_runner_and_start(database: Database, runner: Runner) -> None:

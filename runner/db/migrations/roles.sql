@@ -78,7 +78,7 @@ $$;
 -- between the live table and the history. Audit rows can be inserted, but not changed or deleted.
 GRANT SELECT ON {every_table} TO {operator};
 GRANT INSERT, DELETE ON {task}, {task_history} TO {operator};
-GRANT INSERT, UPDATE (satisfied_at, satisfied_by, parent_state) ON {task_dependency} TO {operator};
+GRANT INSERT, UPDATE (parent_id, parent_state, satisfied_at, satisfied_by) ON {task_dependency} TO {operator};
 GRANT UPDATE (
     run_at, expires_at, hosts, max_attempts, priority, retry, timeout, payload, key, cancel_requested, runner_id,
     claimed_at, deadline_at, started_at, state, blocked_by, parents, attempt, rescues, interruptions, version -- the last ones also for undo

@@ -13,7 +13,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import Instant, next_version
 from runner.model.task import MOVES, State
 from runner.operations.audit_log import AuditEntry, record
-from runner.operations.blocking import block_again, close, reopen
+from runner.operations.blocking import block_again, close, forget_ends, recall_ends, reopen
 from runner.operations.results import Actor, Result, Skipped
 from runner.operations.rewind import copy_checkpoint
 from runner.operations.signal import withdraw_signal
@@ -84,6 +84,7 @@ async def restore(tx: Transaction, restored: Restored, by: Actor) -> Result:
     if ids:
         await _move_back(tx, [(id, changes[id].before.get("error")) for id in ids])
         await count_unclaimed(tx, ids, times=-1)
+        await forget_ends(tx, ids)
         blocked = [id for id in ids if changes[id].before["state"] == State.BLOCKED]
         await reopen(tx, blocked)
         # A rewind since then may have removed the dependencies of a call.
@@ -167,8 +168,13 @@ async def pruned_parents(tx: Transaction, changes: Sequence[UndoableChange]) -> 
 
 
 def _unblocked(change: UndoableChange) -> set[int]:
-    """The ids of the dependencies that an unblock removed; empty if unreadable."""
-    ids = change.before.get("dependencies")
+    """The ids of the dependencies that an unblock removed."""
+    return _ids(change, "dependencies")
+
+
+def _ids(change: UndoableChange, name: str) -> set[int]:
+    """The ids of recorded dependencies; empty if unreadable."""
+    ids = change.before.get(name)
     return {id for id in ids if isinstance(id, int)} if isinstance(ids, list) else set()
 
 
@@ -196,6 +202,7 @@ async def undo_requeue(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lo
         endings = [FinishedTask(task.id, task.fence) for retry, task in pairs if retry.before["state"] == state]
         if endings:
             await finish(tx, verb, NO_RUNNER, endings)
+    await recall_ends(tx, {id for retry, _ in pairs for id in _ids(retry, "awaited_by")})
     await _restore_endings(tx, [_ending(retry, task) for retry, task in pairs])
     await record(tx, by, [_requeue_entry(retry, task) for retry, task in pairs])
     return Result([task.id for _, task in pairs])

@@ -39,6 +39,7 @@ class Parent:
         satisfied_by: the operator who removed the dependency; None if no operator did.
         in_order: True if the parent is the task before it in its order key.
         step: the step that called it; None for a parent of the submit.
+        judged: True if its failure has had its effect: a task that was retried since waits for a retry of the parent.
     """
 
     task: TaskRow | None
@@ -52,6 +53,7 @@ class Parent:
     satisfied_by: str | None = None
     in_order: bool = False
     step: str | None = None
+    judged: bool = False
 
     @property
     def name(self) -> str:
@@ -73,7 +75,9 @@ async def parents(tx: Transaction, *children: int, closed: bool = False, limit: 
     current_id = sa.func.coalesce(parent_of(tx.tables, dependency), dependency.c.parent_id)
     parent_id = sa.case((is_open(dependency.c), current_id), else_=dependency.c.parent_id).label("parent")
     names = ("id", "task_id", "parent_handler", "parent_key", "on_failure", "satisfied_by", "in_order", "step")
+    judged = dependency.c.parent_state.is_not(None) & (dependency.c.parent_id == current_id)
     columns = [*(dependency.c[name] for name in names), is_open(dependency.c).label("open"), parent_id]
+    columns.append(judged.label("judged"))
     # Open dependencies first, then parents that did not succeed, then the rest.
     succeeded = sa.func.coalesce(is_state(dependency.c.parent_state, State.SUCCEEDED), sa.false())
     order = (sa.case((is_open(dependency.c), 0), (~succeeded, 1), else_=2), dependency.c.id)
@@ -95,6 +99,7 @@ def _parent(row: Any, task: TaskRow | None) -> Parent:
         satisfied_by=text(row.satisfied_by),
         in_order=bool(row.in_order),
         step=text(row.step),
+        judged=bool(row.judged),
     )
 
 

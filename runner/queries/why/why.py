@@ -213,7 +213,7 @@ def _called(parent: Parent) -> str:
 
 def _effect(parent: Parent) -> str:
     if parent.on_failure == "cancel":
-        return "; it will be cancelled in a moment"
+        return "; it waits until that task is retried" if parent.judged else "; it will be cancelled in a moment"
     return "; it waits until that task succeeds"
 
 
