@@ -93,6 +93,9 @@ RULED = 100
 HIGH = 30
 """Rows of a screen that has room for a blank row below the databases."""
 
+SHORTEST_TITLE = 5
+"""Cells of a title that is cut."""
+
 MOST_LINES = 4
 """Maximum number of lines of an error."""
 
@@ -225,20 +228,23 @@ def front_spec() -> str:
 
 
 def tab_parts(status: Status, width: int) -> list[list[Part]]:
-    """The parts of each title; only the keys of the last screens, but for the one in front, if the room is short."""
-    roomy = width >= RULED
-    tabs = [_tab(status, each, roomy=roomy, titled=True) for each in status.screens]
-    for place, each in reversed([*enumerate(status.screens)]):
-        if sum(map(width_of, tabs)) + len(tabs) <= width:
-            break
-        tabs[place] = _tab(status, each, roomy=roomy, titled=False)
+    """The parts of each title; the last titles, but for the one in front, are cut if the room is short."""
+    for least in (SHORTEST_TITLE, 0):  # A key alone is the last resort.
+        tabs = [_tab(status, each, cell_len(each[1]), roomy=width >= RULED) for each in status.screens]
+        for place, (key, title) in reversed([*enumerate(status.screens)]):
+            over = sum(map(width_of, tabs)) + len(tabs) - width
+            if over <= 0:
+                return tabs
+            if cell_len(title) > least and title != status.title:
+                cells = max(least, cell_len(title) - over) if least else 0
+                tabs[place] = _tab(status, (key, title), cells, roomy=width >= RULED)
     return tabs
 
 
-def _tab(status: Status, screen: tuple[str, str], *, roomy: bool, titled: bool) -> list[Part]:
+def _tab(status: Status, screen: tuple[str, str], cells: int, *, roomy: bool) -> list[Part]:
     key, title = screen
     here = title == status.title
-    text = f" {title}" if titled or here else ""
+    text = f" {fitted(title, cells)}" if cells else ""
     if not roomy or current().flat:
         tab = [(f"{key}{text}", front_spec() if here else "muted")]
     else:
