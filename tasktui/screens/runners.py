@@ -95,8 +95,8 @@ class RunnersScreen(LiveScreen):
         "All registered runners, including lost ones, and the tasks that the runner under the cursor has claimed, "
         "longest running first. CPU is the share of one processor since the last heartbeat, and MEMORY the resident "
         "memory, both with the processes of handlers; the line of a host has their sums. "
-        "FAILED is the share of failed attempts in the last ten minutes. Enter lists the tasks. A runner that exits "
-        "keeps the cursor until you move it. "
+        "/MIN is the tasks that it finished per minute, and FAILED the share of failed attempts, both over the last "
+        "ten minutes. Enter lists the tasks. A runner that exits keeps the cursor until you move it. "
         "Over all shards, a process has a row for each shard that it serves, and its slots count once. "
         "L drains the runner: it finishes its tasks and exits. S changes how many tasks it runs concurrently."
     )

@@ -4,6 +4,7 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from importlib import import_module
 from itertools import product
 from typing import Any, Literal
 
@@ -512,6 +513,14 @@ async def test_the_help_cuts_no_line(database: Database, watch: Watch, size: tup
             await operator.until(lambda canvas=canvas: canvas.size.width)
             assert [row for row in canvas.rows if width_of(row) > canvas.size.width] == [], mode
             assert about in " ".join(" ".join(text_of(row).split()) for row in canvas.rows), mode
+
+
+@pytest.mark.parametrize("name", ["overview", "failures", "runners"])
+def test_the_help_explains_each_rate_per_minute(name: str) -> None:
+    screen = MODES[name].screen
+    rates = [column.title for column in import_module(screen.__module__).COLUMNS if "/MIN" in column.title]
+    assert rates
+    assert all(rate in screen.ABOUT for rate in rates)
 
 
 @pytest.mark.slow
