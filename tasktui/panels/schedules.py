@@ -15,7 +15,7 @@ from runner.text.sanitize import count_noun
 from tasktui.data.schedules import DAY, ScheduleBoard, planned
 from tasktui.render.plot import Span, area, framed, gauge, joined, nice, time_axis, time_labels
 from tasktui.render.render import cut_middle, fitted, line
-from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule, wrapped
+from tasktui.render.rows import BLANK, Part, Row, fit, heading, opening, rule, wrapped
 from tasktui.render.rows import state as state_part
 
 NORMAL, TALL = 100, 56
@@ -351,7 +351,7 @@ def rulers(rows: Sequence[ScheduleRow], at: datetime, length: timedelta, width: 
 
 def next_schedules(rows: Sequence[ScheduleRow], at: datetime, zone: tzinfo, width: int) -> list[Row]:
     """The next hour of the next schedules, for the overview."""
-    title = rule([heading("NEXT SCHEDULES")], width, [("6", "bold accent"), (" schedules", "muted")])
+    title = rule([heading("NEXT SCHEDULES")], width, opening("6", "Schedules"))
     return [title, *rulers(rows, at, HOUR, width, zone)]
 
 

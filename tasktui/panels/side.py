@@ -18,7 +18,7 @@ from runner.text.sanitize import count_noun
 from tasktui.panels.overview import AXIS, View
 from tasktui.render.plot import DENSITY, Span, area, framed, gauge, joined, nice, resampled, sparkline, time_axis
 from tasktui.render.render import fitted, line
-from tasktui.render.rows import BLANK, Part, Row, ends, faded, fit, handler, heading, rule, width_of
+from tasktui.render.rows import BLANK, Part, Row, ends, faded, fit, handler, heading, opening, rule, width_of
 from tasktui.render.theme import SHADES, current
 
 if TYPE_CHECKING:  # The first screen does not need these.
@@ -247,7 +247,7 @@ def _sum_over_processes(runners: Iterable[RunnerRow], name: Literal["cpu", "memo
 
 def top_failures(view: View, width: int) -> list[Row]:
     """The largest failure groups of the last hour."""
-    rows: list[Row] = [rule([heading("TOP FAILURES")], width, [("4", "bold accent"), (" failures", "muted")])]
+    rows: list[Row] = [rule([heading("TOP FAILURES")], width, opening("4", "Failures"))]
     if view.slow is None or not view.slow.failures:
         unread = view.slow is None or view.slow.failures is None
         none = "reading" if unread else "no attempt failed in the last hour"
@@ -326,7 +326,7 @@ def latest_changes(view: View, width: int) -> list[Row]:
     slow = view.slow
     if slow is None or not slow.changes:
         return []
-    rows: list[Row] = [rule([heading("LATEST CHANGES")], width, [("8", "bold accent"), (" audit", "muted")])]
+    rows: list[Row] = [rule([heading("LATEST CHANGES")], width, opening("8", "Audit"))]
     for change in slow.changes:
         entry = change.entry
         what = line(entry.target) if entry.target else f"task {entry.task_id}"

@@ -21,7 +21,7 @@ from runner.text.sanitize import count_noun, one_line
 from tasktui.render.code import error_rows, payload_rows
 from tasktui.render.plot import Span, gauge, time_axis
 from tasktui.render.render import cut_middle, fitted, line
-from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, inset, pill, rule, width_of
+from tasktui.render.rows import BLANK, Part, Row, ends, fit, handler, heading, inset, opening, pill, rule, width_of
 from tasktui.render.theme import draws_ascii
 
 MOST_ATTEMPTS = 8
@@ -275,7 +275,7 @@ def error(detail: TaskDetail, width: int, *, reveal: bool, unfold: bool) -> list
     if not rows:
         return []
     number = f" OF ATTEMPT {detail.attempts[-1].attempt}" if detail.attempts else ""
-    group: list[Part] = [("4", "bold accent"), (" opens its failure group", "muted")] if detail.attempts else []
+    group = opening("4", "its failure group") if detail.attempts else []
     return [rule([heading(f"ERROR{number}")], width, group), *inset(rows)]
 
 
@@ -345,11 +345,15 @@ def steps(detail: TaskDetail, width: int, *, reveal: bool) -> list[Row]:
     """The steps of a task, and the signals for it that it has not received."""
     if not detail.steps and not detail.signals:
         return []
-    done = sum(step.done_at is not None for step in detail.steps)
-    rows: list[Row] = [rule([heading("STEPS")], width, [(f"{done} of {len(detail.steps)} done", "muted")])]
+    failed = sum(step.has_failed for step in detail.steps)
+    done = sum(step.done_at is not None and not step.has_failed for step in detail.steps)
+    figure: list[Part] = [(f"{done} of {len(detail.steps)} done", "muted")]
+    figure += [(f", {failed} failed", "dead")] if failed else []
+    rows: list[Row] = [rule([heading("STEPS")], width, figure)]
     names = min(max((len(line(step.name)) for step in detail.steps), default=0), 40)
     for step in detail.steps:
-        shown = Shown.SUCCEEDED if step.done_at else Shown.RETRYING if step.failures else Shown.SCHEDULED
+        pending = Shown.RETRYING if step.has_failed else Shown.SCHEDULED
+        shown = pending if step.done_at is None else Shown.DEAD if step.has_failed else Shown.SUCCEEDED
         start: list[Part] = [(f" {step.number or '':>3} ", "muted"), (f"{SIGNS[shown]} ", str(shown))]
         text = line(step.text(detail.at, reveal=reveal))
         rows.append(fit([*start, (fitted(line(step.name), names + 2), "text"), (text, "muted")], width))

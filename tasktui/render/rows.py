@@ -116,6 +116,11 @@ def heading(text: str) -> Part:
     return (text, "bold strong")
 
 
+def opening(key: str, screen: str) -> list[Part]:
+    """The key that opens a screen, at the end of a section; the verb keeps the key of a screen from being a count."""
+    return [(key, "bold accent"), (f" opens {screen}", "muted")]
+
+
 def cap(key: str, label: str, *, locked: bool = False) -> list[Part]:
     """A key cap with its label."""
     key = key_sign(key)

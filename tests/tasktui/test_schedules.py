@@ -346,6 +346,8 @@ async def test_the_overview_of_a_wide_screen_shows_the_next_schedules(database: 
     await add(database)
     async with watch("overview", (200, 60)) as operator:
         await operator.sees("NEXT SCHEDULES", "carts.remind")
+        keys = ("6 opens Schedules", "4 opens Failures", "8 opens Audit")  # without the verb, counts of rows
+        await operator.sees(*keys)
 
 
 @pytest.mark.slow

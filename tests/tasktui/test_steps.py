@@ -112,3 +112,20 @@ async def test_the_reason_of_a_wait_that_has_ended_is_no_error(database: Databas
         await operator.command("tasks handler:order")
         await operator.sees("REASON", "succeeded")
         assert "waits for signal" not in operator.text
+
+
+@ON_ONE_DATABASE
+async def test_the_steps_count_a_failed_call_and_a_failing_function_as_failed(database: Database, watch: Watch) -> None:
+    task = await put(database, handler="order", delay=600)
+    shared: dict[str, Any] = {"task_id": task, "fence": 1, "attempt": 1, "at": db_now()}
+    steps: tuple[dict[str, Any], ...] = (
+        {"name": "reserve", "kind": "function", "duration": 0.1, "done_at": db_now()},
+        {"name": "ship", "kind": "call", "failures": 1, "error": "no stock", "done_at": db_now()},
+        {"name": "charge", "kind": "function", "failures": 2, "error": "no answer"},
+        {"name": "approved", "kind": "wait", "signal": "approved"},
+    )
+    async with database.writing() as tx:
+        for number, step in enumerate(steps, 1):
+            await tx.execute(sa.insert(tx.tables.step).values(**shared, **step, number=number))
+    async with watch("task", task_id=task) as operator:
+        await operator.sees("1 of 4 done, 2 failed", "✓ reserve", "✗ ship", "↻ charge", "◔ approved")

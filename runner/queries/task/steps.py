@@ -64,6 +64,11 @@ class StepRow:
     child: int | None = None
     child_state: str | None = None
 
+    @property
+    def has_failed(self) -> bool:
+        """True if its last run failed: a function is tried again, a call has ended."""
+        return self.failures > 0 and (self.done_at is None or self.kind == StepKind.CALL)
+
     def state(self, at: datetime) -> str:
         """Its state in words."""
         if self.done_at is not None:
@@ -101,12 +106,11 @@ class StepRow:
                 return "timed out" if self.result is None else "received"
             case StepKind.SLEEP:
                 return "done" if self.result is None else "ended by a signal"
-        return "failed" if self.failures and self.kind == StepKind.CALL else "done"
+        return "failed" if self.has_failed else "done"
 
     def text(self, at: datetime, *, reveal: bool = False) -> str:
         """Its state, and the beginning of its result or of its last failure."""
-        failed = self.done_at is None or (self.kind == StepKind.CALL and self.failures)
-        value, by = self.error if failed else self.result, ""
+        value, by = self.error if self.done_at is None or self.has_failed else self.result, ""
         if self.done_at is not None and self.kind in (StepKind.SLEEP, StepKind.WAIT):
             value, by = _received(value)
         text = "" if value in (None, "null") else f": {one_line(mask(value or '', reveal=reveal))[:VALUE_LENGTH]}"
