@@ -1,31 +1,30 @@
 """The errors of this project: each docstring is the message."""
 
-from typing import Literal, TypeAlias
+from inspect import cleandoc
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from runner.errors.result import (
-    InvalidResult,
-    NoResult,
-    ResultEncrypted,
-    ResultNotKept,
-    TaskCancelled,
-    TaskFailed,
-    TimedOut,
-)
-from runner.errors.root import RunnerError
 
-__all__ = [
-    "InvalidResult",
-    "NoResult",
-    "ResultEncrypted",
-    "ResultNotKept",
-    "RunnerError",
-    "TaskCancelled",
-    "TaskFailed",
-    "TimedOut",
-]
+class RunnerError(Exception):
+    """Something went wrong."""
 
-for _kind in (RunnerError, NoResult, *NoResult.__subclasses__()):
-    _kind.__module__ = __name__  # tracebacks and error trackers show the module to import them from
+    exit_code: ClassVar[int] = 1
+    """Exit code of a command that fails with this error."""
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
+        super().__init__(_sentence(" ".join(cleandoc(type(self).__doc__ or "").split()).format(**fields)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _revive, (type(self), self.fields)
+
+
+def _sentence(text: str) -> str:
+    """Remove the full stop after a message that already ends with one or with a question mark."""
+    return text[:-1] if text.endswith(("..", "?.")) and not text.endswith("...") else text
+
+
+def _revive(kind: type[RunnerError], fields: dict[str, Any]) -> RunnerError:
+    return kind(**fields)
 
 
 class ArchiveFailed(RunnerError):
@@ -434,6 +433,66 @@ class VersionConflict(StoreError):
     """Task {id} has changed since you loaded version {seen}: it is {state} at version {found} now. Load it again."""
 
     exit_code = 6
+
+
+class NoResult(RunnerError):
+    """Task {id} has no result."""
+
+
+class TaskFailed(NoResult):
+    """Task {id} of handler {handler!r} is dead after attempt {attempts}: {reason}."""
+
+    exit_code = 8
+
+    @property
+    def attempts(self) -> int:
+        """Number of attempts."""
+        return int(self.fields["attempts"])
+
+    @property
+    def error_type(self) -> str:
+        """Class of the handler's exception, or a word such as Timeout."""
+        return str(self.fields["error_type"])
+
+    @property
+    def message(self) -> str:
+        """Message of the handler's exception."""
+        return str(self.fields["message"])
+
+    @property
+    def traceback(self) -> str:
+        """Traceback from the handler's own frame on, shortened as it was stored."""
+        return str(self.fields["traceback"])
+
+
+class TaskCancelled(NoResult):
+    """Task {id} of handler {handler!r} was cancelled: {reason}."""
+
+    exit_code = 8
+
+
+class TimedOut(NoResult):
+    """Task {id} did not finish within {waited}. It continues: wait again, or check it with: runner why {id}."""
+
+    exit_code = 9
+
+
+class ResultNotKept(NoResult):
+    """Task {id} of handler {handler!r} succeeded, but {reason}."""
+
+
+class ResultEncrypted(NoResult):
+    """
+    Task {id} of handler {handler!r} succeeded, but this process cannot decrypt its result: {shown}. Set
+    TASKTUI_CODEC_KEYS_FILE, or TASKTUI_CODEC for an own codec.
+    """
+
+
+class InvalidResult(NoResult):
+    """
+    Task {id} of handler {handler!r} succeeded, but its result does not match the handler's return annotation:
+    {why}.
+    """
 
 
 class FencedOut(StoreError):
