@@ -5,19 +5,20 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from runner.alerts.mail import MailAddress, new_mail, send_mail
-from runner.alerts.message import Message
-from runner.alerts.notice import AlertNotice
+from runner.alerts.notice import TEST, AlertNotice, Message, utc
 from runner.alerts.receivers import Receivers, alert_receivers
 from runner.alerts.sending import in_own_thread
 from runner.alerts.webhook import post
 from runner.client.handler import handler
-from runner.errors import InvalidSettings, PackageMissing
+from runner.errors import InvalidInput, InvalidSettings, PackageMissing
 from runner.handlers.registry import Handler
 from runner.handlers.resources import injected
-from runner.model.alert import DELIVER, QUEUE
+from runner.model.alert import DELIVER, QUEUE, Severity, TrialResult
 from runner.model.outcome import Dead
 from runner.settings import Settings
 from runner.settings.receivers import Receiver
+from runner.text.operator import now
+from runner.text.sanitize import error_text, one_line
 
 log = logging.getLogger("runner.alerts")
 
@@ -147,3 +148,28 @@ def with_alerts(settings: Settings, handlers: Mapping[str, Handler], resources: 
         {**handlers, deliver.name: deliver},
         {**resources, alert_receivers.name: receivers},
     )
+
+
+def try_receivers(settings: Settings, name: str | None) -> list[TrialResult]:
+    """Send a notice to one receiver, or to all; waits for the servers.
+
+    Raises:
+        InvalidInput: the settings name no receiver, or not this one.
+    """
+    receivers = Receivers.of(settings).by_name
+    if not receivers:
+        raise InvalidInput(why="the setting alert_receivers names no receiver, such as hook=https://HOST/PATH")
+    if name is not None and name not in receivers:
+        raise InvalidInput(why=f"no receiver has the name {one_line(name)}; use {', '.join(sorted(receivers))}")
+    since = utc(now())
+    texts = ("this notice tries the receivers", "no alert fires because of it", "")
+    notice = AlertNotice("firing", TEST, "", Severity.WARNING, *texts, since, None, settings.called)
+    results = []
+    for receiver in receivers.values() if name is None else [receivers[name]]:
+        problem = ""
+        try:
+            send(receiver, notice)
+        except Exception as error:
+            problem = one_line(error_text(error))
+        results.append(TrialResult(str(receiver), problem))
+    return results

@@ -252,7 +252,7 @@ async def _unsilence(database: Database, name: str, by: Actor, options: SilenceO
 
 
 async def _test(settings: Settings, name: str | None, *, json: bool) -> int:
-    from runner.alerts.trial import try_receivers
+    from runner.alerts.deliver import try_receivers
 
     results = await asyncio.to_thread(try_receivers, settings, name)
     if json:
