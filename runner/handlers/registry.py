@@ -21,7 +21,6 @@ from runner.errors import (
 )
 from runner.handlers.call_options import NO_CALL_OPTIONS, CallOptions
 from runner.handlers.chunk import ChunkOption, chunk_types
-from runner.handlers.chunk_signature import ChunkSignature, chunk_result
 from runner.handlers.codecs import check_codec
 from runner.handlers.context import Context, context_parameter
 from runner.handlers.dependencies import refuse_declared_cycle
@@ -29,7 +28,7 @@ from runner.handlers.functions import require_executable, signature_of
 from runner.handlers.options import TASK_OPTIONS
 from runner.handlers.outcome_rules import OnError, OnNone, OutcomeRule
 from runner.handlers.resources import RESOURCES, InvalidResource
-from runner.handlers.signature import Returned, Signature
+from runner.handlers.signature import ChunkSignature, Returned, Signature, chunk_result
 from runner.model.outcome import ON_ERROR, ON_NONE, Outcome
 
 log = logging.getLogger("runner")

@@ -8,14 +8,27 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn, NotRequired, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    Never,
+    NoReturn,
+    NotRequired,
+    Union,
+    Unpack,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pydantic import BaseModel, ConfigDict, Secret, SecretBytes, SecretStr, TypeAdapter, ValidationError, with_config
 from pydantic.errors import PydanticUserError
+from pydantic_core import to_json
 from typing_extensions import TypedDict
+from typing_extensions import Unpack as OlderUnpack
 
 from runner.errors import InvalidHandler, InvalidPayload
-from runner.handlers.extra_arguments import ExtraArguments, unpacked
 from runner.handlers.functions import POSITIONAL, RETURN, UNREADABLE, hints_of, signature_of
 from runner.handlers.plain_values import BYTES_ADVICE, is_untyped, require_plain
 from runner.model.outcome import HANDLER_OUTCOMES
@@ -23,6 +36,74 @@ from runner.model.text_limits import require_payload
 
 if TYPE_CHECKING:
     from pydantic.json_schema import GenerateJsonSchema
+
+
+class ExtraArguments:
+    """The arguments that a call may pass beside the named ones.
+
+    Args:
+        annotation: the type of each of them.
+        rules: configuration of pydantic.
+
+    Raises:
+        PydanticUserError: the type cannot be read from JSON.
+    """
+
+    def __init__(self, annotation: Any, rules: ConfigDict) -> None:
+        self._untyped = is_untyped(annotation)
+        self._adapter = TypeAdapter(dict[str, annotation], config=rules)
+
+    def validate(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Validate the arguments of a call.
+
+        Raises:
+            ValidationError: one has another type.
+        """
+        return self._adapter.validator.validate_python(values)  # type: ignore[no-any-return]
+
+    def require_plain(self, values: Mapping[str, Any]) -> None:
+        """Reject a value that JSON would change or use up, if the annotation leaves its type open.
+
+        Raises:
+            ValueError: the message names it.
+        """
+        for name in values if self._untyped else ():
+            require_plain(name, values[name])
+
+    def read(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Validate values that were read from JSON.
+
+        Raises:
+            ValidationError: one has another type.
+        """
+        return values if self._untyped else self._adapter.validator.validate_json(to_json(values))
+
+    def write(self, values: Mapping[str, Any]) -> str:
+        """Write the arguments as a JSON object."""
+        return self._adapter.serializer.to_json(values).decode()
+
+    def schema(self, generator: Any) -> dict[str, Any]:
+        """Return the JSON schema of each argument as `additionalProperties`, and its definitions.
+
+        Args:
+            generator: class that writes schemas.
+        """
+        return {
+            name: part
+            for name, part in self._adapter.json_schema(schema_generator=generator).items()
+            if name in ("additionalProperties", "$defs")
+        }
+
+
+def unpacked(annotation: Any) -> dict[str, Any]:
+    """Return the annotations of the keys that a `**` parameter takes, `Unpack` of a TypedDict; empty for others."""
+    if get_origin(annotation) not in (Unpack, OlderUnpack):
+        return {}
+    (keys,) = get_args(annotation)
+    return {
+        name: NotRequired[hint] if name in keys.__optional_keys__ and get_origin(hint) is not NotRequired else hint
+        for name, hint in get_type_hints(keys, include_extras=True).items()
+    }
 
 
 class Signature:
@@ -432,3 +513,75 @@ def _result_of(annotation: Any) -> Any:
     if get_origin(annotation) not in (Union, types.UnionType):
         return annotation
     return Union[tuple(kind for kind in get_args(annotation) if kind not in HANDLER_OUTCOMES) or (None,)]  # noqa: UP007 - built at run time
+
+
+class ChunkSignature(Signature):
+    """The parameters of one task of a chunk handler.
+
+    Args:
+        name: handler name, for messages.
+        payload_type: the class of the arguments.
+
+    Raises:
+        InvalidHandler: the class has no named fields.
+    """
+
+    def __init__(self, name: str, payload_type: Any) -> None:
+        is_class = isinstance(payload_type, type)
+        if not is_class or not (is_dataclass(payload_type) or issubclass(payload_type, BaseModel)):
+            found = payload_type.__qualname__ if is_class else str(payload_type)
+            why = f"its Chunk has tasks of type {found}: use a data class or a pydantic model with the arguments"
+            raise InvalidHandler(name=name, why=why)
+        super().__init__(name, payload_type)
+        self._type: type[Any] = payload_type
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """Validate the arguments of a task, an object or its fields by name, and write them as a JSON object.
+
+        Raises:
+            InvalidPayload: arguments do not match; the message names them without their values.
+        """
+        if args:
+            if len(args) > 1 or kwargs or not isinstance(args[0], self._type):
+                why = f"pass one object of {self._type.__qualname__}, or its fields by name"
+                raise InvalidPayload(handler=self.name, why=why)
+            kwargs = self._fields(args[0])
+        return super().encode((), kwargs)
+
+    def read(self, payload: str) -> Any:
+        """Read a payload into the object of one task.
+
+        Raises:
+            InvalidPayload: as for `encode`.
+        """
+        values = self.decode(payload)
+        try:
+            return self._type(**values)
+        except ValidationError as error:
+            raise self._invalid(error) from None
+
+    def arguments(self, payload: str) -> dict[str, Any]:
+        """Read a payload into all fields of its object, including defaults.
+
+        Raises:
+            InvalidPayload: as for `encode`.
+        """
+        return self._fields(self.read(payload))
+
+    def _fields(self, item: Any) -> dict[str, Any]:
+        if isinstance(item, BaseModel):
+            return item.model_dump(by_alias=True)
+        return {name: getattr(item, name) for name in self._calling.parameters}
+
+
+def chunk_result(result: Any) -> Returned:
+    """Return the type of the results of the tasks of a chunk handler.
+
+    Args:
+        result: the second type of its Chunk.
+    """
+
+    def task() -> None: ...
+
+    task.__annotations__ = {"return": result}
+    return Returned(task)

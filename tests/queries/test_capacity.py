@@ -19,8 +19,7 @@ from runner.policy.capacity import CapacityRow, Pool
 from runner.policy.claim_order import parse_order
 from runner.policy.lanes import Lane
 from runner.policy.retry import Retries, parse_plan
-from runner.policy.simulated_lane import SimulatedLane, Waiting, in_order
-from runner.policy.simulation import Simulation
+from runner.policy.simulation import SimulatedLane, Simulation, Waiting, in_order
 from runner.queries.capacity import CAPACITY_COLUMNS, MOST_TENANTS, TENANT_COLUMNS, capacity, drained_in
 from runner.queries.counting import Count
 from runner.queries.simulation import changed, present, read_changes
