@@ -16,9 +16,17 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runner.client.commit import MOST, Coalescer, SubmitThreads, Template, raise_explained, shares_commits, submit_alone
+from runner.client.commit import (
+    MOST,
+    Coalescer,
+    GroupedSubmits,
+    SubmitThreads,
+    Template,
+    raise_explained,
+    shares_commits,
+    submit_alone,
+)
 from runner.client.event_poller import EventPoller
-from runner.client.grouped_submits import GroupedSubmits
 from runner.client.payload_sealing import PayloadSealing
 from runner.client.result_poller import ResultPoller
 from runner.client.task_news import TaskNews
