@@ -11,11 +11,9 @@ from runner.db.transaction import Transaction
 from runner.engine.exposition import Family, MetricKind
 from runner.engine.runner_collector import gauge, gauges, histograms
 from runner.errors import StoreError
-from runner.policy.buckets import ExportedTimes
-from runner.policy.histogram import Times
+from runner.policy.histogram import ExportedTimes, Times
 from runner.policy.work_keys import WorkKey, WorkKeys
-from runner.queries.gauges import Gauges, read_gauges
-from runner.queries.new_times import new_times
+from runner.queries.gauges import Gauges, new_times, read_gauges
 from runner.text.sanitize import one_line
 from runner.urls import parse_url
 

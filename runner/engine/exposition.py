@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from runner.engine.hosting.probe_server import Answer, Reply
 from runner.engine.turns import in_turns
-from runner.policy.buckets import BOUNDS_MS, Buckets
+from runner.policy.histogram import BOUNDS_MS, Buckets
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

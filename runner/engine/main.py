@@ -19,7 +19,7 @@ from runner.engine.forced_end import ForcedEnd, exit_now
 from runner.engine.hosting.event_loop import EventLoopBroken, HiddenTasks, require_unpatched, run_contained
 from runner.engine.hosting.process_state import ProcessState, StateGuard
 from runner.engine.lease.watchdog import EVERY, LONGEST_BLOCK, KeeperProcess
-from runner.engine.periodic.garbage_collection import return_large_blocks
+from runner.engine.resource_meter import return_large_blocks
 from runner.engine.runner import LAST_WRITES, Engine
 from runner.engine.slots import InFlight, Running
 from runner.engine.worker import INTERRUPT
@@ -282,7 +282,7 @@ def log_immediate_exit(in_flight: Sequence[InFlight]) -> None:
 def tune_interpreter(settings: Settings) -> None:
     """Let the garbage collector run less often: a runner creates many objects and hardly any cycles.
 
-    When memory grows, the heartbeat collects all garbage, see runner.engine.periodic.garbage_collection. Large blocks
+    When memory grows, the heartbeat collects all garbage, see runner.engine.resource_meter. Large blocks
     return to the system when they are free.
 
     The modules are kept without a search for garbage in them, which takes longer than a tenth of the start.

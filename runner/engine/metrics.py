@@ -13,8 +13,7 @@ from runner.engine.stuck_rows import locks_of_faults
 from runner.engine.turns import in_turns
 from runner.errors import StoreError
 from runner.model.stuck_row import RowFault, StuckCause
-from runner.policy.buckets import ExportedTimes
-from runner.policy.histogram import Histogram, Times, merged
+from runner.policy.histogram import ExportedTimes, Histogram, Times, merged
 from runner.policy.work_keys import OTHERS, WorkKey, WorkKeys
 from runner.store.minute_statistics import COUNTED, record_times
 from runner.store.settle import Settlement

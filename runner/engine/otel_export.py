@@ -30,7 +30,7 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from runner.engine.exposition import Family, MetricKind
-from runner.policy.buckets import BOUNDS_MS, Buckets
+from runner.policy.histogram import BOUNDS_MS, Buckets
 
 log = logging.getLogger("runner.probes")
 

@@ -26,7 +26,6 @@ from runner.engine.event_log import EventLog
 from runner.engine.events import AttemptsEnded, Events, LimitReached, TasksSubmitted
 from runner.engine.hosting.completion import IDLE_EVERY, Completion
 from runner.engine.hosting.event_loop import require_unpatched
-from runner.engine.hosting.keyed_handlers import keyed_handlers
 from runner.engine.hosting.resources import RunnerResources
 from runner.engine.lease.identity import identity
 from runner.engine.lease.lease import Lease
@@ -46,6 +45,7 @@ from runner.engine.slots import InFlight
 from runner.engine.stuck_rows import StuckRows
 from runner.engine.worker import Worker
 from runner.errors import DatabaseRefused, DatabaseUnavailable, LockNotReleased, ResourceLimitReached, StoreError
+from runner.handlers.keyring import keyed_handlers
 from runner.handlers.registry import Handler, process_slots
 from runner.log_faults import contain_log_handlers
 from runner.model.alert import DELIVERIES

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from runner.engine.exposition import Family, MetricKind
-from runner.policy.buckets import ExportedTimes
+from runner.policy.histogram import ExportedTimes
 from runner.policy.work_keys import WorkKey
 
 if TYPE_CHECKING:

@@ -3,7 +3,9 @@
 An encrypted text begins with its use and its handler, so that the value of one place does not decrypt in another.
 """
 
+import logging
 import re
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
@@ -226,3 +228,25 @@ def _kind(fault: BaseException) -> str:
 
 def _what(use: str, handler: str) -> str:
     return f"{use} of handler {handler}" if handler else use
+
+
+log = logging.getLogger("runner")
+
+NO_KEY = "codec fernet of {names} has no key here; set TASKTUI_CODEC_KEYS_FILE"
+
+
+def keyed_handlers(settings: Settings, handlers: Mapping[str, Handler]) -> Mapping[str, Handler]:
+    """Leave out the handlers whose codec has no key here, and log their names.
+
+    Raises:
+        InvalidSettings: no handler is left, or the keys cannot be read.
+    """
+    keyring = Keyring(settings)
+    keyless = sorted(name for name, handler in handlers.items() if keyring.missing(keyring.of(handler)))
+    if not keyless:
+        return handlers
+    why = NO_KEY.format(names=", ".join(keyless))
+    if len(keyless) == len(handlers):
+        raise InvalidSettings(where="codec_keys", why=f"this runner could execute nothing: {why}")
+    log.warning("%s. Other runners take these tasks", why)
+    return {name: handler for name, handler in handlers.items() if name not in keyless}

@@ -15,7 +15,7 @@ from runner.model.sealed import sealed_of
 from runner.model.task import State
 from runner.queries.failures import INTERRUPTED_VERB
 from runner.queries.rows import as_int, as_text, text
-from runner.queries.runner_value import runner_value
+from runner.queries.runners import runner_value
 from runner.text.document import JsonProperty
 from runner.text.redact import is_secret, mask
 

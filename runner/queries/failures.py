@@ -16,7 +16,7 @@ from runner.filter.parse import Filter
 from runner.model.task import MOVES, State
 from runner.queries.counting import Count
 from runner.queries.rows import as_text, from_row, moment, readable
-from runner.queries.runner_value import runner_value
+from runner.queries.runners import runner_value
 from runner.queries.task_list.compile import conditions
 from runner.queries.task_list.row import TaskRow, displayed_state, task_rows
 from runner.queries.task_list.sources import attempts

@@ -7,8 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from runner.engine import turns
 from runner.engine.exposition import BOUNDS, CONTENT_TYPE, Family, MetricKind, exposition, exposition_text
-from runner.policy.buckets import Buckets
-from runner.policy.histogram import Histogram
+from runner.policy.histogram import Buckets, Histogram
 
 NAMES = ['a"b', "back\\slash", "two\nlines", "größe", "", 'x="1",y="2"', "\\n"]
 

@@ -4,8 +4,7 @@ from collections import Counter
 
 import pytest
 
-from runner.engine.serving.free_slots import FreeSlots
-from runner.engine.serving.http_session import HttpSession
+from runner.engine.serving.free_slots import FreeSlots, HttpSession
 from runner.policy.slot_shares import SlotUse
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from runner.engine.serving.openapi import openapi_document
+from runner.engine.serving.endpoints import openapi_document
 from tests.engine.harness import Harness
 from tests.engine.serving import SECRET, Client, served
 

@@ -9,9 +9,8 @@ from openapi_spec_validator import validate
 from starlette.routing import Route
 
 from runner.engine.serving.dispatch import Dispatch
-from runner.engine.serving.endpoints import ENDPOINTS
+from runner.engine.serving.endpoints import ENDPOINTS, openapi_document
 from runner.engine.serving.http_server import HttpServer
-from runner.engine.serving.openapi import openapi_document
 from tests.pages import DOCS
 
 RECORDED = DOCS / "openapi.json"

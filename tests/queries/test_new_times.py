@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.policy import work_keys
 from runner.policy.work_keys import OTHERS, WorkKeys
-from runner.queries.new_times import new_times
+from runner.queries.gauges import new_times
 from tests.store.minutes import Minute, write_statistics
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -33,10 +33,9 @@ from runner.queries import counting
 from runner.queries.counts import counts
 from runner.queries.deaths import dead_by_handler
 from runner.queries.health import health
-from runner.queries.lost_runners import lost_runners
 from runner.queries.overview import read_overview
 from runner.queries.repeated_failures import repeated_failures
-from runner.queries.runners import unknown_handlers
+from runner.queries.runners import lost_runners, unknown_handlers
 from runner.queries.schedules import schedules
 from runner.queries.task.parents import stuck_tasks
 from runner.queries.why import facts

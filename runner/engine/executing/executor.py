@@ -28,12 +28,11 @@ from runner.engine.executing.attempt_outcome import (
     timed_out,
 )
 from runner.engine.executing.chunk_call import ChunkCall, member_outcome
-from runner.engine.executing.contained_call import ContainedCall
 from runner.engine.executing.deadlines import Deadlines
 from runner.engine.executing.durable_steps import DurableSteps
 from runner.engine.executing.jobs import AttemptJob, take_disturber
 from runner.engine.executing.sealing import Sealing, refusal_of
-from runner.engine.executing.task_threads import TaskThreads
+from runner.engine.executing.task_threads import ContainedCall, TaskThreads
 from runner.engine.hosting.hooks import Middleware
 from runner.engine.slots import ChunkRunning, Running
 from runner.errors import (

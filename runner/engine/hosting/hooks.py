@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from runner.engine.events import AttemptsEnded, Events, TasksRescued
-from runner.engine.executing.contained_call import ContainedCall
+from runner.engine.executing.task_threads import ContainedCall
 from runner.engine.slots import Running, in_context
 from runner.handlers.context import Context
 from runner.handlers.hooks import HOOKS, AttemptEnd, Callback, HookName, InvalidCallback, LifeCycle

@@ -12,9 +12,7 @@ from math import inf
 from typing import Any
 
 from runner.engine.processes.messages import ProcessEnd
-from runner.engine.serving.ending import end_call
-from runner.engine.serving.free_slots import FreeSlots
-from runner.engine.serving.http_session import HttpSession
+from runner.engine.serving.free_slots import FreeSlots, HttpSession
 from runner.engine.serving.protocol import (
     AttemptKey,
     CheckpointRequest,
@@ -28,7 +26,7 @@ from runner.engine.serving.protocol import (
     SettleRequest,
     StopRequest,
 )
-from runner.engine.serving.pulled_call import Key, PulledCall
+from runner.engine.serving.pulled_call import Key, PulledCall, end_call
 from runner.engine.serving.served_database import ServedDatabase
 from runner.model.outcome import Release
 from runner.policy.slot_shares import SlotUse

@@ -1,14 +1,34 @@
 """FreeSlots: the free slots of HTTP executors, each of which all handlers of its executor share."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from runner.engine.serving.http_session import HttpSession
 from runner.policy.slot_shares import SlotUse, slot_share
+
+if TYPE_CHECKING:
+    from runner.engine.serving.protocol import PullRequest
+    from runner.engine.serving.pulled_call import Key, PulledCall
+
 
 Kind: TypeAlias = frozenset[str]
 """The handlers of an executor. Executors of one kind are alike."""
+
+
+class HttpSession:
+    """One HTTP executor, known by its token and its name."""
+
+    def __init__(self, token: str, name: str) -> None:
+        self.token, self.name = token, name
+        self.handlers: frozenset[str] = frozenset()
+        self.free = 0
+        """The number of tasks that it can start now, of any of its handlers."""
+        self.pulls = False
+        """True until its last pull asks for no tasks, or loses its connection: then an end frees no slot."""
+        self.last_pull: PullRequest | None = None
+        self.seen_at = time.monotonic()
+        self.held: dict[Key, PulledCall] = {}
 
 
 class SlotGroup(NamedTuple):

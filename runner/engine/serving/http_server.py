@@ -19,9 +19,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from runner.engine.serving import openapi
 from runner.engine.serving.dispatch import Dispatch
-from runner.engine.serving.endpoints import CHECKPOINT, HEARTBEAT, LOG, PROGRESS, PULL, SETTLE
+from runner.engine.serving.endpoints import (
+    CHECKPOINT,
+    DOCUMENT_PATH,
+    HEARTBEAT,
+    LOG,
+    PROGRESS,
+    PULL,
+    SETTLE,
+    openapi_document,
+)
 from runner.engine.serving.protocol import (
     MOST_BYTES,
     CheckpointRequest,
@@ -135,7 +143,7 @@ class HttpServer:
         self.app = Starlette(
             routes=[
                 *(Route(endpoint.path, call, methods=["POST"]) for endpoint, call in calls),
-                Route(openapi.PATH, _describe),
+                Route(DOCUMENT_PATH, _describe),
             ],
             exception_handlers={Refused: _refuse, 404: _unknown, 405: _unknown, 500: _fault},
         )
@@ -239,7 +247,7 @@ class _Server(uvicorn.Server):
 
 
 async def _describe(_: Request) -> Response:
-    return JSONResponse(openapi.openapi_document())
+    return JSONResponse(openapi_document())
 
 
 async def _disconnected(request: Request) -> None:

@@ -5,15 +5,27 @@ import itertools
 import json
 import pickle
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
+from runner.engine.executing.attempt_outcome import done
 from runner.engine.external.executor import End, Receive, WorkerLost
 from runner.engine.processes.messages import ProcessCall, ProcessEnd, RemoteError
+from runner.engine.serving.protocol import (
+    Die,
+    Ending,
+    ExecutorError,
+    HandBack,
+    RetryLater,
+    SnoozeTask,
+    Stopped,
+    Succeed,
+)
 from runner.model.headers import read_headers
-from runner.model.outcome import Cancelled, Outcome, Release
+from runner.model.outcome import Cancelled, Dead, Failure, Interrupted, Outcome, Release, Retry, Snooze
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
 
 quote = json.encoder.encode_basestring_ascii
 """Returns a text as JSON."""
@@ -126,3 +138,39 @@ class PulledCall:
         """Take it from its executor, whose settle is refused from now on."""
         self._forget(self)
         self.lose("its executor did not end it in time")
+
+
+def end_call(call: PulledCall, ending: Ending, result_limit: int) -> ProcessEnd | str:
+    """Return the end of a call, or why the ending is refused.
+
+    Args:
+        result_limit: maximum size of a result in bytes.
+    """
+    outcome: Outcome
+    match ending:
+        case Succeed():
+            outcome = done(ending.result, result_limit)
+        case RetryLater():
+            outcome = Retry(ending.delay, ending.why, _failure(ending.error))
+        case Die():
+            outcome = Dead(ending.why, _failure(ending.error))
+        case SnoozeTask():
+            outcome = Snooze(ending.delay, ending.why)
+        case HandBack():
+            outcome = Release(ending.why)
+        case Stopped() if not call.is_stopped:
+            return "the server did not ask the executor to stop it: settle it with another outcome"
+        case Stopped():
+            outcome = Cancelled() if call.is_terminated else Interrupted()
+        case _:
+            assert_never(ending)
+    error = ending.error if isinstance(ending, (RetryLater, Die)) else None
+    return ProcessEnd(outcome, None if error is None else _remote(error), True)
+
+
+def _failure(error: ExecutorError | None) -> Failure | None:
+    return None if error is None else Failure(error.type, error.message, error.traceback)
+
+
+def _remote(error: ExecutorError) -> RemoteError:
+    return RemoteError("", error.type, error.message, error.traceback, {})

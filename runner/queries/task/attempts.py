@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction
 from runner.errors import TaskNotFound
 from runner.queries.rows import as_text, from_row, readable
-from runner.queries.runner_value import runner_value
+from runner.queries.runners import runner_value
 from runner.text import formatting
 from runner.text.document import Treatment
 from runner.text.progress import TaskProgress

@@ -22,8 +22,7 @@ from runner.queries.breakers import breakers
 from runner.queries.health import reads_audit
 from runner.queries.registries import Pause, pauses
 from runner.queries.rows import as_int, as_text, from_row, moment, number, readable, text
-from runner.queries.runner_value import runner_value
-from runner.queries.runners import RunnerRow, runner_of
+from runner.queries.runners import RunnerRow, runner_of, runner_value
 from runner.queries.stuck_rows import stored_stuck, with_sessions
 from runner.queries.task.attempts import (
     LAST_LINES,
