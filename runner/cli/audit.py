@@ -10,11 +10,11 @@ from runner.db.transaction import clock
 from runner.errors import InvalidInput
 from runner.queries.audit import AuditRecord
 from runner.queries.audit import audit as read_audit
+from runner.queries.audit_words import change_words
 from runner.queries.fate import GroupFate, fate
 from runner.text import formatting
 from runner.text.columns import Column, figure
 from runner.text.operator import local_zone
-from runner.text.redact import differences
 from runner.text.sanitize import count_noun
 from runner.text.times import format_zone, parse_moment
 
@@ -112,8 +112,8 @@ def _columns(at: datetime) -> tuple[Column[AuditRecord], ...]:
         Column("OPERATOR", who),
         Column("OPERATION", _operation, fixed=True),
         Column("TARGET", target),
-        Column("CHANGE", lambda entry: differences(entry.before, entry.after, zone=zone), "; ".join),
-        Column("REASON", lambda entry: entry.reason or ""),
+        Column("CHANGE", lambda entry: change_words(entry, zone), "; ".join, wraps=True),
+        Column("REASON", lambda entry: entry.reason or "", wraps=True),
         Column("GROUP", lambda entry: entry.change_group or "", fixed=True),
     )
 

@@ -31,6 +31,7 @@ from runner.operations.edit import EditPreview, edit_all, edit_each, preview_edi
 from runner.operations.edit_values import KEEP, Changes, check_bulk
 from runner.operations.results import Target, local_actor
 from runner.policy.retry import parse_plan
+from runner.queries.audit_words import changed_values, column_words
 from runner.text import formatting
 from runner.text.hosts import host_list
 from runner.text.operator import local_zone, now
@@ -213,11 +214,11 @@ async def _edit_one(database: Database, task: SingleEdit, options: ChangeOptions
 def _show(plan: EditPreview, *, json: bool) -> int:
     """Print the changes of a dry run."""
     before, after = (dumps(values, default=str) for values in (plan.before, plan.after))
-    changes = differences(before, after, zone=local_zone())
     if json:
-        print_json(EditDocument("edit", len(plan.result.changed), changes))
-    for change in changes if not json else ():
-        print_line(f"would change {change}")
+        stored = map(str, differences(before, after, zone=local_zone()))
+        print_json(EditDocument("edit", len(plan.result.changed), [*stored]))
+    for name, old, new in changed_values(before, after, local_zone()) if not json else ():
+        print_line(f"would change {column_words(name)}: {old or 'none'} -> {new}")
     for line in plan.result.reasons():
         print_stderr(line)
     return exit_code(plan.result)

@@ -41,9 +41,14 @@ def print_table(columns: Iterable[Column[T]], rows: Iterable[T]) -> None:
     output = console()
     most = MAX_PIPED_CELL if widen_pipe(output) else MAX_CELL
     for row in rows:
-        texts = (clean(cell, most) for cell in cells(columns, row))
-        table.add_row(*(Text(text, no_wrap=True, overflow="ellipsis") for text in texts))
+        table.add_row(*(_cell(*each, most) for each in zip(columns, cells(columns, row), strict=True)))
     output.print(table)
+
+
+def _cell(column: Column[Any], text: str, most: int) -> Text:
+    if column.wraps:
+        return Text(clean(text, MAX_PIPED_CELL), overflow="fold")
+    return Text(clean(text, most), no_wrap=True, overflow="ellipsis")
 
 
 def widen_pipe(output: Console) -> bool:

@@ -32,11 +32,11 @@ from runner.operations.undo.undo import UndoPreview, preview_undo, undo_all
 from runner.operations.undo.undo import undo as apply_undo
 from runner.queries.audit import AuditRecord, audit_record, undoable
 from runner.queries.audit import audit as read_audit
+from runner.queries.audit_words import restored_values
 from runner.queries.counting import Count
 from runner.settings import Settings
 from runner.text import formatting
 from runner.text.operator import local_zone, operator
-from runner.text.redact import differences
 from runner.text.sanitize import count_noun
 
 MAX_RECENT = 1_000
@@ -191,8 +191,8 @@ async def _show(database: Database, change: AuditRecord, preview: UndoPreview, *
     at = await database.read(clock)
     age = formatting.distance(change.at, at)
     print_line(f"change {change.id}: {formatting.verb(change.verb)} of {target(change)} by {change.operator}, {age}")
-    for difference in differences(change.after, change.before, zone=local_zone()):
-        print_line(f"  back to {difference}")
+    for name, present, value in restored_values(change, local_zone()):
+        print_line(f"  back to {name}: {value} (now {present})")
     for why in preview.skipped:
         print_line(f"  cannot undo: {why}")
 

@@ -1,17 +1,15 @@
-"""audit_words: the changed values of an audit entry in few words."""
+"""audit_words: the changed values of an audit entry in the words of the screens."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, tzinfo
-from typing import NamedTuple
 
 from runner.db.schema.records import LIMIT_COLUMNS
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.queries.audit import AuditRecord
 from runner.text import formatting
-from runner.text.redact import decode_audit, differences, unquoted
+from runner.text.redact import ARGUMENT, NO_VALUE, ChangedValue, decode_audit, differences, unquoted
 
 MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d):\d\d [\w+:-]+")
 """A time in the changed values."""
@@ -20,69 +18,88 @@ RECORDED = re.compile(r"(?:paused|limited|breaker)_(?:\w+_)?(?:at|by|why)")
 """Names of values that repeat the time, the operator and the reason of a change."""
 
 
-class ChangedValue(NamedTuple):
-    """A changed value as text.
+COLUMN_WORDS = {
+    "blocked_by": "open parents",
+    "cancel_requested": "termination",
+    "claimed_at": "claimed",
+    "declared": "definition in code",
+    "expires_at": "expires",
+    "finished_at": "finished",
+    "last_task_id": "unfinished run",
+    "misfire": "missed ticks",
+    "other_task_ids": "other unfinished runs",
+    "retry": "retry plan",
+    "run_requested_at": "run requested",
+    "runner_id": "runner",
+    "timezone": "time zone",
+    "breaker_why": "breaker reason",
+    "limited_why": "limit reason",
+    "paused_why": "pause reason",
+    "silenced_why": "silence reason",
+}
+"""Words of the screens for the columns whose names have others."""
 
-    Args:
-        before: the value before; empty without one.
+OF_HANDLER = ("max_attempts", "retry", "timeout")
+"""Values of a task without which those of its handler apply."""
+
+
+def column_words(name: str) -> str:
+    """The name of a changed value in the words of the screens; an argument keeps its name."""
+    return COLUMN_WORDS.get(name) or (name if name.startswith(ARGUMENT) else name.replace("_", " "))
+
+
+def changed_values(
+    before: str | None, after: str | None, zone: tzinfo, *, reveal: bool = False, most: int | None = None
+) -> Iterator[ChangedValue]:
+    """The values that an audit entry changed by column, in words if their JSON has none; see `differences`.
+
+    Yields:
+        Values whose `before` is empty without one.
     """
-
-    name: str
-    before: str
-    after: str
-
-
-def changed_values(entry: AuditRecord, zone: tzinfo, most: int | None = None) -> Iterator[ChangedValue]:
-    """The changed values of an entry; see `differences`."""
-    for text in differences(entry.before, entry.after, most=most, zone=zone):
-        name, _, value = text.partition(": ")
-        before, _, after = value.partition(" -> ")
-        is_empty = before == "-" or (before == "null" and name not in OF_HANDLER)
-        yield ChangedValue(name, "" if is_empty else _word(name, before), _word(name, after))
+    for name, old, new in differences(before, after, reveal=reveal, most=most, zone=zone):
+        is_empty = old == NO_VALUE or (old == "null" and name not in OF_HANDLER)
+        yield ChangedValue(name, "" if is_empty else _word(name, old), _word(name, new))
 
 
 def restored_values(entry: AuditRecord, zone: tzinfo) -> Iterator[ChangedValue]:
     """The values that an undo of an entry restores: their names in words, the present values, and those that return."""
-    undone = replace(entry, before=entry.after, after=entry.before)
-    present, limits = map(_limits, (undone.before, undone.after))
+    present, limits = map(_limits, (entry.after, entry.before))
     if present != limits:
         yield ChangedValue("limits", str(present), str(limits))
-    for name, before, after in changed_values(undone, zone):
+    for name, before, after in changed_values(entry.after, entry.before, zone):
         if name not in LIMIT_COLUMNS:
-            yield ChangedValue(_label(name), before or "none", "none" if after == "-" else after)
-
-
-def _label(name: str) -> str:
-    """The name of a value in words."""
-    return "termination" if name == "cancel_requested" else name.replace("_", " ")
-
-
-OF_HANDLER = ("max_attempts", "retry", "timeout")
-"""Values of a task without which those of its handler apply."""
+            yield ChangedValue(column_words(name), before or "none", after)
 
 
 def _word(name: str, text: str) -> str:
     """A value as text, in words if its JSON has none."""
     if name == "cancel_requested":
         return {"true": "requested", "false": "not requested"}.get(text, text)
+    if text == NO_VALUE:
+        return "none"
     return "handler's" if text == "null" and name in OF_HANDLER else unquoted(text)
 
 
-def change_words(entry: AuditRecord, values: Iterable[ChangedValue], zone: tzinfo) -> list[str]:
-    """Changed values in few words, without the time, the operator and the reason of the change.
+def change_words(entry: AuditRecord, zone: tzinfo, *, reveal: bool = False, most: int | None = None) -> list[str]:
+    """The changes of an entry in words, without the time, the operator and the reason of the change.
 
     Args:
-        values: the changed values of the entry.
+        reveal: show secrets.
+        most: maximum number of characters of a value; None for all.
     """
-    day = f"{entry.at.astimezone(zone):%Y-%m-%d}" if entry.at else ""
     texts = [
-        f"{_label(name)}: {before} -> {after}" if before else f"{_label(name)} {after}"
-        for name, before, after in values
+        f"{column_words(name)}: {before} -> {after}" if before else f"{column_words(name)} {after}"
+        for name, before, after in changed_values(entry.before, entry.after, zone, reveal=reveal, most=most)
         if name not in LIMIT_COLUMNS and not RECORDED.fullmatch(name)
     ]
     old, new = map(_limits, (entry.before, entry.after))
-    limits = [f"{new}{f' (before: {old})' if any(old) else ''}"] if old != new else []
-    return [*limits, *(MOMENT.sub(lambda moment: _short(moment, day), text) for text in texts)]
+    return [*([f"{new}{f' (before: {old})' if any(old) else ''}"] if old != new else []), *texts]
+
+
+def brief_changes(entry: AuditRecord, zone: tzinfo, most: int | None = None) -> list[str]:
+    """The changes of an entry in few words: times to the minute, without the day of the change."""
+    day = f"{entry.at.astimezone(zone):%Y-%m-%d}" if entry.at else ""
+    return [MOMENT.sub(lambda moment: _short(moment, day), text) for text in change_words(entry, zone, most=most)]
 
 
 def _limits(values: str | None) -> SharedLimits:

@@ -18,6 +18,7 @@ class Column(NamedTuple, Generic[T]):
         text: the cell of a value.
         right: align right, for numbers and ages.
         fixed: never truncate, even on a narrow terminal.
+        wraps: take several lines in place of a cut.
     """
 
     title: str
@@ -25,6 +26,7 @@ class Column(NamedTuple, Generic[T]):
     text: Callable[[Any], str] = str
     right: bool = False
     fixed: bool = False
+    wraps: bool = False
 
     def cell(self, row: T) -> str:
         """The cell of a row."""

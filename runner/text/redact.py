@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.errors import InvalidEdit
 from runner.model.sealed import CODEC, hide_sealed, sealed_of, shown
-from runner.text.sanitize import CUT, clean
+from runner.text.sanitize import CUT, before_number, clean
 
 MASK = "***"
 """The replacement of a secret."""
@@ -241,10 +241,34 @@ def decode_audit(text: str | None, *, reveal: bool = False) -> dict[str, Any]:
     return result
 
 
+class ChangedValue(NamedTuple):
+    """A changed value of an audit entry.
+
+    Args:
+        name: its column; `payload NAME` for an argument.
+        before: the value before as JSON, or a time; NO_VALUE if there was none.
+        after: the value after.
+    """
+
+    name: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.before} -> {self.after}"
+
+
+NO_VALUE = "-"
+"""In place of a value that an audit entry does not have."""
+
+ARGUMENT = "payload "
+"""The beginning of the names of arguments."""
+
+
 def differences(
     before: str | None, after: str | None, *, reveal: bool = False, most: int | None = None, zone: tzinfo = UTC
-) -> list[str]:
-    """The values that an audit entry changed, before and after: `priority: 1 -> 9`.
+) -> list[ChangedValue]:
+    """The values that an audit entry changed: `priority: 1 -> 9`; of a payload the changed arguments.
 
     Args:
         before: the values before, JSON text.
@@ -253,16 +277,19 @@ def differences(
     """
     old, new = (decode_audit(text, reveal=reveal) for text in (before, after))
     was, now = (decode_audit(text, reveal=True) for text in (before, after))  # masks would hide a changed secret
+    if all(isinstance(values.get("payload"), dict) for values in (old, new)):
+        for values in (old, new, was, now):
+            values |= {f"{ARGUMENT}{name}": value for name, value in values.pop("payload").items()}
     changed = [name for name in {**was, **now} if name not in INTERNAL_FIELDS and was.get(name) != now.get(name)]
     names = sorted(changed, key=lambda name: name not in LEADING_FIELDS)  # a list shows only the beginning
-    return [f"{name}: {_cut(_json(old, name, zone), most)} -> {_cut(_json(new, name, zone), most)}" for name in names]
+    return [ChangedValue(name, *(_cut(_json(values, name, zone), most) for values in (old, new))) for name in names]
 
 
 def _json(values: dict[str, Any], name: str, zone: tzinfo) -> str:
     if name not in values:
-        return "-"
+        return NO_VALUE
     value = values[name]
-    if name.endswith(MOMENTS) and isinstance(value, str):
+    if name.endswith(MOMENTS) and isinstance(value, str) and not name.startswith(ARGUMENT):
         with suppress(ValueError, OverflowError):
             moment = datetime.fromisoformat(value)
             moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
@@ -280,7 +307,7 @@ def unquoted(value: str) -> str:
 
 
 def _cut(text: str, most: int | None) -> str:
-    return text if most is None or len(text) <= most else f"{text[: most - 1]}{CUT}"
+    return text if most is None or len(text) <= most else f"{text[: before_number(text, most - 1)]}{CUT}"
 
 
 def markdown_text(text: str) -> str:

@@ -1,5 +1,6 @@
 """Sanitize text before it reaches a terminal or a spreadsheet."""
 
+import re
 import traceback
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -53,6 +54,16 @@ def clean(text: str, limit: int = LONGEST_TEXT, *, newlines: bool = False) -> st
 def one_line(text: str, limit: int = 200) -> str:
     """The first non-empty line of a text, safe to print and cut."""
     return clean(next((line.strip() for line in text.splitlines() if line.strip()), ""), limit)
+
+
+NUMBER = re.compile(r"\d[\d.,:-]*\d")
+"""A number of several digits, a time or a date."""
+
+
+def before_number(text: str, end: int) -> int:
+    """The place of a cut: the end, or the beginning of a number that would lose digits, unless nothing is before it."""
+    starts_at = (match.start() for match in NUMBER.finditer(text) if match.start() < end < match.end())
+    return next(starts_at, end) or end
 
 
 def error_text(error: BaseException) -> str:

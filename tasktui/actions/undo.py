@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from runner.queries.audit import AuditRecord
 
 LABEL = 15
-"""Cells of the name of a value."""
+"""Cells of the name of a value, at least."""
 
 
 def ask(action: Action, session: Session, targets: Targets) -> Coroutine[Any, Any, Dialog] | None:
@@ -73,6 +73,7 @@ async def _ask_for_task(
 async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord") -> Dialog:
     from runner.operations.undo.undo import preview_undo as read_undoing
     from runner.queries.audit_words import restored_values
+    from runner.text.redact import ChangedValue
     from tasktui.actions import perform
 
     preview = await session.read(read_undoing, [entry.id])
@@ -80,11 +81,11 @@ async def _ask_for_change(action: Action, session: Session, entry: "AuditRecord"
         why = next(iter(preview.skipped), "it is no longer in the audit")
         return Notice(f"Change {entry.id} cannot be undone: {why}", bad=True)
     target = f"task {entry.task_id}" if entry.task_id is not None else entry.target
+    values = [ChangedValue(*map(line, each)) for each in restored_values(entry, session.zone)]
+    room = max([LABEL, *(len(each.name) + 1 for each in values)])
     about = [
-        content(
-            (f"  {f'{line(name)} ':<{LABEL}}", "muted"), (line(value), "strong"), (f", now {line(present)}", "muted")
-        )
-        for name, present, value in restored_values(entry, session.zone)
+        content((f"  {each.name:<{room}}", "muted"), (each.after, "strong"), (f", now {each.before}", "muted"))
+        for each in values
     ]
     return Question(
         action,

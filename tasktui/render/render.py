@@ -12,7 +12,7 @@ from textual.content import Content
 
 from runner.model.task import Shown, State
 from runner.text import formatting
-from runner.text.sanitize import CUT, clean
+from runner.text.sanitize import CUT, before_number, clean
 from tasktui.render.theme import content_style
 
 if TYPE_CHECKING:
@@ -100,9 +100,12 @@ def when_text(task: "TaskRow", at: datetime) -> tuple[str, str]:
 
 
 def fitted(text: str, width: int, *, right: bool = False) -> str:
-    """Truncate or pad a sanitized text to a width in terminal cells."""
+    """Truncate or pad a sanitized text to a width in terminal cells; no number loses digits if a text is before it."""
     if cell_len(text) > width:
-        return set_cell_size(text, width - 1) + CUT if width > 0 else ""
+        cut = set_cell_size(text, width - 1) if width > 0 else ""
+        if cut and text.startswith(cut):
+            cut = text[: before_number(text, len(cut))]
+        return set_cell_size(cut + CUT, width) if width > 0 else ""
     padding = " " * (width - cell_len(text))
     return padding + text if right else text + padding
 

@@ -1,6 +1,5 @@
 """AuditScreen: the operations of operators, and undo."""
 
-import json
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
@@ -16,20 +15,19 @@ from textual.widget import Widget
 from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
-from runner.queries.audit import AuditRecord, ChangeGroup, change_groups
-from runner.queries.audit_words import ChangedValue, change_words, changed_values
+from runner.queries.audit import ChangeGroup, change_groups
+from runner.queries.audit_words import brief_changes, changed_values, column_words
 from runner.queries.fate import GroupFate, fate
 from runner.queries.task.timeline import format_entry
 from runner.text import formatting
 from runner.text.formatting import SIGNS
-from runner.text.redact import decode_audit
 from runner.text.sanitize import count_noun
 from runner.text.times import format_moment
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.messages import Notice
 from tasktui.render.plot import gauge
 from tasktui.render.render import Cell, ListColumn, RenderedRow, content, fitted, line, lines
-from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule, width_of
+from tasktui.render.rows import BLANK, Part, Row, fit, heading, rule, width_of, wrapped
 from tasktui.screens.row_texts import texts_of_row
 from tasktui.session.session import Session
 from tasktui.shell.actions import action_bindings
@@ -43,6 +41,9 @@ if TYPE_CHECKING:
 
 BAR = 40
 """Cells of the bar of states."""
+
+LONGEST_VALUE = 10_000
+"""Maximum number of characters of a value."""
 
 MOST = 200
 """Maximum number of operations to list, latest first."""
@@ -215,13 +216,16 @@ class AuditScreen(LiveScreen):
 
     def _show_entry(self) -> None:
         operation, operations = self._operation(), self._operations
-        parts = list(change(operation, operations.at, self.session.zone)) if operation and operations else []
+        trace, zone = self.query_one("#trace"), self.session.zone
+        width = self.size.width - trace.scrollbar_size_vertical
+        parts = list(change(operation, operations.at, zone, width)) if operation and operations else []
         if operations and not operations.rows:
             parts = [content((f"  {text}", "muted")) for text in EMPTY]
-        title = [BLANK, _change_title(operation, self.size.width)] if operation else []
-        self.query_one("#below", Canvas).draw(title)
         if operations and operations.fate and operations.of == self._group_of_cursor():
             parts += fate_lines(operations.fate)
+        scrolls = ", tab scrolls" if len(parts) > trace.size.height else ""
+        title = [BLANK, _change_title(operation, self.size.width, scrolls)] if operation else []
+        self.query_one("#below", Canvas).draw(title)
         self.query_one("#entry", TextBlock).set_text(lines(parts))
 
     def _operation(self) -> ChangeGroup | None:
@@ -277,28 +281,6 @@ def _verb_and_target(operation: ChangeGroup) -> tuple[str, str]:
     return verb, operation.number.of("task") if group and entry.task_id is not None else target
 
 
-def _values(entry: AuditRecord, zone: tzinfo) -> Iterator[ChangedValue]:
-    """The changed values, those of an object in the payload one by one."""
-    for value in changed_values(entry, zone):
-        is_object = value.name == "payload" and value.before.startswith("{")
-        changes = ", ".join(_payload_changes(entry)) or "no visible difference" if is_object else ""
-        yield ChangedValue(value.name, "", changes) if is_object else value
-
-
-def _payload_changes(entry: AuditRecord) -> list[str]:
-    payloads = [decode_audit(text).get("payload") for text in (entry.before, entry.after)]
-    if not all(isinstance(payload, dict) for payload in payloads):
-        return [f"{json.dumps(payloads[0])} -> {json.dumps(payloads[1])}"]
-    from tasktui.actions.edit_form import payload_differences  # few entries change a payload
-
-    return payload_differences(*map(json.dumps, payloads))
-
-
-def brief_changes(entry: AuditRecord, zone: tzinfo) -> list[str]:
-    """The changed values in few words, without those that the other columns of the list show."""
-    return change_words(entry, _values(entry, zone), zone)
-
-
 async def _operations(tx: Transaction, change_group: str | None, cursor: str | None) -> RecentOperations:
     of = change_group or cursor
     at, rows, fate_of = await tx.gather(clock(tx), change_groups(tx, MOST, change_group), _fate(tx, of))
@@ -325,25 +307,27 @@ def fate_lines(fate: GroupFate) -> Iterator[Content]:
         yield content((text, "dead" if cause.repeated else "retrying"))
 
 
-def _change_title(operation: ChangeGroup, width: int) -> Row:
+def _change_title(operation: ChangeGroup, width: int, scrolls: str) -> Row:
     text = line(" ".join(_verb_and_target(operation)))
-    note: list[Part] = [(f"operation {operation.entry.id}", "muted")]
+    note: list[Part] = [(f"operation {operation.entry.id}{scrolls}", "muted")]
     return rule(fit([(text, "bold strong")], min(cell_len(text), max(1, width - width_of(note) - 8))), width, note)
 
 
-def change(operation: ChangeGroup, at: datetime, zone: tzinfo) -> Iterator[Content]:
+def change(operation: ChangeGroup, at: datetime, zone: tzinfo, width: int) -> Iterator[Content]:
     """An operation: who did what and when, and the changed values; of a change group those of its latest task."""
     entry = operation.entry
     when = f"{format_moment(entry.at, zone)}, {formatting.distance(entry.at, at)}" if entry.at else formatting.NOTHING
     yield content((f"  {line(format_entry(entry))}", "bold strong"))
     yield content((f"  {when}", "muted"))
-    example = is_group(operation) and entry.task_id is not None
-    yield content((f"\n  task {entry.task_id}, one of {operation.number}:" if example else "", "muted"))
-    values = [
-        (line(name.replace("_", " ")), line(before) if before else "", line(after))
-        for name, before, after in _values(entry, zone)
-    ]
-    wide = max((cell_len(name) for name, *_ in values), default=0)
-    for name, before, after in values:
-        arrow = " -> " if before else ""
-        yield content((f"  {fitted(name, wide)}  ", "muted"), (f"{before}{arrow}", "muted"), (after, "strong"))
+    yield content()
+    if is_group(operation) and entry.task_id is not None:
+        yield content((f"  task {entry.task_id}, one of {operation.number}:", "muted"))
+    values = list(changed_values(entry.before, entry.after, zone))
+    names = [line(column_words(name)) for name, *_ in values]
+    room = max(map(cell_len, names), default=0)
+    for name, (_, before, after) in zip(names, values, strict=True):
+        old = f"{line(before, LONGEST_VALUE)} -> " if before else ""
+        inside: Part = (" " * (room + 4), "")
+        first, *more = wrapped([inside, (old, "muted"), (line(after, LONGEST_VALUE), "strong")], width)
+        yield content((f"  {fitted(name, room)}  ", "muted"), *first[1:])
+        yield from (content(*row) for row in more)

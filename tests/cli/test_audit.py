@@ -44,6 +44,38 @@ def test_changes_are_listed_newest_first(cli: Call, store: Store) -> None:
     assert (first["before"], first["after"], first["operator"]) == ({"priority": 1}, {"priority": 7}, operator())
 
 
+def test_changes_are_in_the_words_of_the_screens_and_in_columns_for_programs(cli: Call, store: Store) -> None:
+    id = later(store)
+    cli("edit", id, "--max-attempts", 6, "--retry", "1m,5m", "--expires-at", "+2h", "--payload", '{"run_id": 7}')
+    entry = cli("audit", "--json").document["entries"][0]
+    columns = {"max_attempts", "retry", "expires_at", "payload"}
+    assert entry["after"].keys() == columns
+    details = cli("show", id, "--json").document["timeline"][-1]["details"]
+    assert {detail.partition(":")[0] for detail in details} == {"max_attempts", "retry", "expires_at", "payload run_id"}
+    words = ("max attempts", "retry plan", "expires", "payload run_id")
+    for call in (("audit",), ("show", id), ("undo", entry["id"], "--dry-run")):
+        text = "".join(cli(*call).out.split())
+        assert not [name for name in ("max_attempts", "expires_at", "null") if name in text], call
+        assert all(word.replace(" ", "") in text for word in words), call
+    assert "back to max attempts: handler's (now 6)" in cli("undo", entry["id"], "--dry-run").out
+
+
+def test_a_dry_run_of_an_edit_is_in_the_words_of_the_screens(cli: Call, store: Store) -> None:
+    id = later(store)
+    edit = ("edit", id, "--max-attempts", 6, "--dry-run")
+    assert cli(*edit).out == "would change max attempts: handler's -> 6\n"
+    assert cli(*edit, "--json").document["changes"] == ["max_attempts: null -> 6"]
+
+
+def test_the_times_by_and_reasons_of_pauses_and_limits_are_not_repeated(cli: Call) -> None:
+    cli("pause", "mail", "--until", "+2h", "--reason", "restore of db-2")
+    cli("limit", "queue", "mail", "--concurrency", 5)
+    limit, pause = cli("audit").out.splitlines()[1:3]
+    assert "at most 5 running" in limit
+    assert pause.count("restore of db-2") == 1
+    assert "paused until " in pause
+
+
 def test_changes_are_filtered_by_task_operator_and_time(cli: Call, store: Store) -> None:
     one, other = later(store), later(store)
     edited_by(store, "ana", one, 3)
@@ -59,6 +91,20 @@ def test_changes_are_filtered_by_task_operator_and_time(cli: Call, store: Store)
     assert task_ids("--since", "1h") == [other, one]
     assert task_ids("--since", "now") == []
     assert cli("audit", "--since", "whenever").code == Exit.BAD_INPUT
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_narrow_terminal_wraps_long_changes_and_reasons(
+    cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    id, reason = later(store), "the relay of the second centre answers again since the failover"
+    cli("edit", id, "--payload", f'{{"text": "{"long " * 60}", "last": 1234567890}}', "--reason", reason)
+    _, *lines, _ = cli("audit").out.splitlines()
+    assert "…" not in "".join(lines)
+    assert max(map(len, lines)) <= columns
+    words = {word for line in lines for word in line.split()}
+    assert {"1234567890", *reason.split()} <= words
 
 
 def test_a_long_audit_is_read_page_by_page(cli: Call, store: Store) -> None:
@@ -84,7 +130,7 @@ def test_a_change_is_undone_once_by_its_id(cli: Call, store: Store) -> None:
     id = later(store)
     cli("edit", id, "--priority", 7)
     (entry,) = cli("audit", "--json").document["entries"]
-    assert "back to priority: 7 -> 1" in cli("undo", entry["id"], "--dry-run").out
+    assert "back to priority: 1 (now 7)" in cli("undo", entry["id"], "--dry-run").out
     assert store.tasks()[0]["priority"] == 7
     assert cli("undo", entry["id"], "--reason", "by mistake").code == Exit.OK
     assert store.tasks()[0]["priority"] == 1
@@ -137,7 +183,7 @@ def test_without_an_id_undo_only_shows_the_operators_last_change(cli: Call, stor
     edited_by(store, "somebody else", id, 3)
     result = cli("undo")
     assert result.code == Exit.BAD_INPUT
-    assert "back to max_attempts: 9 -> null" in result.out
+    assert "back to max attempts: handler's (now 9)" in result.out
     assert "confirm with: runner undo 1" in result.err
     assert store.tasks()[0]["max_attempts"] == 9
     cli("edit", id, "--priority", 5)

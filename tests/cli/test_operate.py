@@ -422,7 +422,7 @@ def test_a_dry_run_of_an_edit_makes_all_checks(cli: Call, store: Store) -> None:
     (id,) = later(store, 1)
     result = cli("edit", id, "--priority", 7, "--key", "k", "--dry-run")
     assert result.code == Exit.OK
-    assert result.out == 'would change priority: 1 -> 7\nwould change key: null -> "k"\n'
+    assert result.out == "would change priority: 1 -> 7\nwould change key: none -> k\n"
     assert cli("edit", id, "--priority", 7, "--dry-run", "--json").document["eligible"] == 1
     assert cli("edit", id, "--priority", 1, "--dry-run").code == Exit.CONFLICT
     assert cli("edit", id, "--priority", 7, "--version", 9, "--dry-run").code == Exit.CONFLICT

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -11,20 +12,23 @@ import pytest
 
 from runner.errors import InvalidEdit, InvalidInput, InvalidMoment
 from runner.filter.parse import parse_filter
+from runner.model.schedule import ScheduleSpec
 from runner.model.task import Shown
 from runner.queries.audit import AuditRecord, undoable
-from runner.queries.audit_words import restored_values
+from runner.queries.audit_words import brief_changes, column_words, restored_values
 from runner.queries.counting import Count
+from runner.queries.schedules import ScheduleRow
 from runner.queries.task.detail import TaskDetail
 from runner.queries.task_list.row import TaskRow
 from tasktui.actions.action import ActionTarget, parse_limit
 from tasktui.actions.actions import ACTIONS
+from tasktui.actions.edit import BULK_FIELDS
 from tasktui.actions.edit_form import changes, entries
 from tasktui.actions.edit_preview import meanings, outlook, preview, ruler
 from tasktui.actions.plan import plan, plan_rows
+from tasktui.actions.schedule import edit_form
 from tasktui.commands.syntax import Command, complete_command, complete_filter, filter_of, parse_command, target_of
 from tasktui.render.rows import plain
-from tasktui.screens.audit import brief_changes
 from tasktui.session.session import Job
 from tasktui.session.write_lock import ASKED, ReadOnly, WriteLock
 
@@ -57,12 +61,12 @@ def entry(id: int, undo_of: int | None = None) -> AuditRecord:
         (
             '{"payload": "{\\"n\\": 1, \\"password\\": \\"old\\", \\"to\\": \\"ana\\"}"}',
             '{"payload": "{\\"n\\": 2, \\"password\\": \\"new\\", \\"cc\\": \\"li\\"}"}',
-            ['payload n: 1 -> 2, - to: "ana", + cc: "li"'],
+            ["payload n: 1 -> 2", "payload password: *** -> ***", "payload to: ana -> none", "payload cc li"],
         ),
         (
             '{"payload": "{\\"password\\": \\"old\\"}"}',
             '{"payload": "{\\"password\\": \\"new\\"}"}',
-            ["payload no visible difference"],
+            ["payload password: *** -> ***"],
         ),
         ('{"payload": "[1]"}', '{"payload": "{}"}', ["payload: [1] -> {}"]),
         ('{"key": "true"}', '{"key": null}', ['key: "true" -> none']),
@@ -86,10 +90,21 @@ def test_the_list_of_changes_leaves_out_what_other_columns_show(before: str, aft
         ('{"cancel_requested": false}', '{"cancel_requested": true}', ("termination", "requested", "not requested")),
         ('{"key": null}', '{"key": "7"}', ("key", '"7"', "none")),
         ("{}", '{"paused_by": "ana"}', ("paused by", "ana", "none")),
+        ('{"payload": "{\\"n\\": 1}"}', '{"payload": "{\\"n\\": 2}"}', ("payload n", "2", "1")),
     ],
 )
 def test_an_undo_shows_the_values_that_return_in_words(before: str, after: str, shown: tuple[str, str, str]) -> None:
     assert list(restored_values(replace(entry(1), before=before, after=after), UTC)) == [shown]
+
+
+def test_the_audit_has_the_words_of_the_forms() -> None:
+    spec = ScheduleSpec("mail.send", "every 5m")
+    schedule = ScheduleRow("nightly", spec, None, (), None, None, None, None, (), None, 1)
+    session: Any = SimpleNamespace(now=lambda: NOW)
+    of_schedule = edit_form(ACTIONS["schedules edit"], session, schedule).fields
+    labels = {field.name: field.label for field in (*entries(story(row())), *BULK_FIELDS, *of_schedule)}
+    del labels["spread"]  # no column
+    assert {name: column_words(name).capitalize() for name in labels} == labels
 
 
 @pytest.mark.parametrize(

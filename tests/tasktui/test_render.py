@@ -82,6 +82,19 @@ def test_text_is_fitted_by_the_cells_it_takes(text: str, width: int, shown: str)
     assert fitted(text, width) == shown
 
 
+@pytest.mark.parametrize(
+    ("text", "width", "shown"),
+    [
+        ("run at: 17:38 -> 18:05", 21, "run at: 17:38 -> …   "),
+        ("priority: 1 -> 12, key", 18, "priority: 1 -> 12…"),
+        ("漢字 2026-11-30", 10, "漢字 …    "),
+        ("12345678", 4, "123…"),  # else nothing would be left
+    ],
+)
+def test_a_cut_leaves_out_a_number_that_would_lose_digits(text: str, width: int, shown: str) -> None:
+    assert fitted(text, width) == shown
+
+
 def test_an_area_has_a_column_for_each_value_and_an_axis() -> None:
     rows = framed(area([0, 5, 10], 2, "done", top=10), 10)
     assert plain(rows).splitlines() == ["   10 ┤  ▄", "    5 ┤ ▄▄"]

@@ -502,6 +502,22 @@ async def test_an_empty_audit_explains_its_rows(database: Database, watch: Watch
 
 
 @ON_ONE_DATABASE
+async def test_a_long_change_wraps_below_its_list_and_tab_scrolls_to_its_end(database: Database, watch: Watch) -> None:
+    id, by = await add_live(database), Actor("ana", "desk")
+    for nth in range(12):
+        await database.write(edit, id, nth, Changes(priority=2 + nth % 2), by)
+    arguments = {"note": "long " * 40, **{f"n{nth}": 1234567890 + nth for nth in range(9)}}
+    await database.write(edit, id, 12, Changes(max_attempts=12, payload=json.dumps(arguments)), by)
+    async with watch("audit", NARROW) as operator:
+        await operator.sees("max attempts  ", "-> 12", "\n                long long", "tab scrolls")
+        await operator.press("tab", "end")
+        await operator.sees("payload n8    1234567898")
+        await operator.press("tab", "down")
+        await operator.sees("priority  2 -> 3")
+        assert "tab scrolls" not in operator.text
+
+
+@ON_ONE_DATABASE
 @pytest.mark.parametrize("size", [NARROW, *(pytest.param(size, marks=pytest.mark.slow) for size in ((100, 30), WIDE))])
 async def test_the_help_cuts_no_line(database: Database, watch: Watch, size: tuple[int, int]) -> None:
     for mode in MODES:

@@ -137,18 +137,29 @@ def test_a_payload_without_secrets_is_unchanged() -> None:
     assert decode(json.dumps(payload)) == payload
 
 
+def strings(before: str, after: str) -> list[str]:
+    return [str(each) for each in differences(before, after)]
+
+
 def test_a_value_that_did_not_change_is_left_out_and_a_changed_secret_is_not() -> None:
     before, after = '{"attempt": 2, "rescues": 0, "token": "a"}', '{"attempt": 0, "rescues": 0, "token": "b"}'
-    assert differences(before, after) == ["attempt: 2 -> 0", 'token: "***" -> "***"']
+    assert strings(before, after) == ["attempt: 2 -> 0", 'token: "***" -> "***"']
+
+
+def test_a_changed_payload_is_shown_by_its_arguments_and_an_arrow_stays_in_its_value() -> None:
+    before, after = ({"payload": json.dumps(each)} for each in ({"n": 1, "a": "x -> y", "at": 2}, {"n": 1, "at": 3}))
+    changes = differences(json.dumps(before), json.dumps(after))
+    assert changes == [("payload a", '"x -> y"', "-"), ("payload at", "2", "3")]
 
 
 def test_a_change_is_shown_by_its_main_field_and_in_whole_seconds() -> None:
     before = '{"run_at": "2026-11-20T13:00:00.5+00:00", "state": "dead", "fence": 3}'
     after = '{"run_at": "2026-11-20T14:10:00+01:00", "state": "waiting", "fence": 3}'
     run_at = "run_at: 2026-11-20 13:00:00 UTC -> 2026-11-20 13:10:00 UTC"
-    assert differences(before, after) == ['state: "dead" -> "waiting"', run_at]
-    assert "14:00:00 CET -> " in differences(before, after, zone=timezone(timedelta(hours=1), "CET"))[1]
-    assert differences('{"run_at": "soon"}', "{}") == ['run_at: "soon" -> -']
+    assert strings(before, after) == ['state: "dead" -> "waiting"', run_at]
+    there = differences(before, after, zone=timezone(timedelta(hours=1), "CET"))
+    assert there[1].before == "2026-11-20 14:00:00 CET"
+    assert strings('{"run_at": "soon"}', "{}") == ['run_at: "soon" -> -']
     for name in ("finished_at", "expires_at", "paused_until", "opened_at", "last_tick"):
         after = f'{{"{name}": "2026-11-20 13:00:00.250"}}'
-        assert differences("{}", after) == [f"{name}: - -> 2026-11-20 13:00:00 UTC"]
+        assert strings("{}", after) == [f"{name}: - -> 2026-11-20 13:00:00 UTC"]

@@ -16,7 +16,7 @@ from runner.filter.parse import Filter, Term
 from runner.model.outcome import RUNNER_LOST
 from runner.model.task import FINAL, State
 from runner.queries.audit import REVEAL, ChangeGroup, change_groups
-from runner.queries.audit_words import change_words, changed_values
+from runner.queries.audit_words import brief_changes
 from runner.queries.comparison import read_side
 from runner.queries.counting import Count, total_of
 from runner.queries.failures import Failures, failures
@@ -422,7 +422,7 @@ def _changes(incident: Incident, end: datetime) -> MarkdownBlock:
 
 def _change_line(each: ChangeGroup, end: datetime) -> list[str]:
     entry, zone = each.entry, end.tzinfo or UTC
-    values = ", ".join(change_words(entry, changed_values(entry, zone, LONGEST_VALUES), zone))
+    values = ", ".join(brief_changes(entry, zone, LONGEST_VALUES))
     group = [" (", Code(f"runner audit --group {entry.change_group}"), ")"] if entry.change_group else []
     changed = f"{'; ' if entry.reason else ': '}{values}" if values else ""
     return [f"{_clock(entry.at, end)} ", _change(each), *group, changed]

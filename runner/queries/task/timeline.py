@@ -6,6 +6,7 @@ from datetime import UTC, datetime, tzinfo
 
 from runner.model.task import State
 from runner.queries.audit import AuditRecord
+from runner.queries.audit_words import change_words
 from runner.queries.task.attempts import Attempt
 from runner.queries.task.detail import TaskDetail
 from runner.text import formatting
@@ -37,14 +38,14 @@ class Event:
     details: tuple[str, ...] = ()
 
 
-def timeline(detail: TaskDetail, *, reveal: bool = False, zone: tzinfo = UTC) -> tuple[Event, ...]:
+def timeline(detail: TaskDetail, *, reveal: bool = False, zone: tzinfo | None = None) -> tuple[Event, ...]:
     """List the events of a task in order.
 
     A finished attempt has the time of its end, when its result was decided; a running one has the time of its claim.
 
     Args:
         reveal: show secrets.
-        zone: the time zone of times in changed values.
+        zone: the time zone of changed values in words; None for their columns and their JSON, with times in UTC.
     """
     start, attempts = _submitted(detail), _attempts(detail, reveal=reveal)
     events = [*start, *attempts, *_changes(detail, reveal=reveal, zone=zone), *_last(detail)]
@@ -92,10 +93,14 @@ def _attempt(attempt: Attempt, run_time: float | None) -> str:
     return f"attempt {attempt.attempt} ended after {duration} on {where}: {end}"
 
 
-def _changes(detail: TaskDetail, *, reveal: bool, zone: tzinfo) -> Iterator[Event]:
+def _changes(detail: TaskDetail, *, reveal: bool, zone: tzinfo | None) -> Iterator[Event]:
     for entry in detail.audit:
-        values = differences(entry.before, entry.after, reveal=reveal, most=MOST_OF_A_VALUE, zone=zone)
-        yield Event(entry.at, "change", format_entry(entry), tuple(values))
+        if zone is None:
+            stored = differences(entry.before, entry.after, reveal=reveal, most=MOST_OF_A_VALUE)
+            values = tuple(map(str, stored))
+        else:
+            values = tuple(change_words(entry, zone, reveal=reveal, most=MOST_OF_A_VALUE))
+        yield Event(entry.at, "change", format_entry(entry), values)
 
 
 def _last(detail: TaskDetail) -> Iterator[Event]:
