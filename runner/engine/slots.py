@@ -90,6 +90,8 @@ class Running:
     """The driver's connection of its own transaction."""
     slot_released = False
     """True after its slot was released."""
+    makes_room = False
+    """True if its end makes room for others under a limit."""
     body: "asyncio.Future[Any] | None" = None
     """A plain function in its thread; the slot is released when it ends."""
     around: "Sequence[Callback]" = ()
@@ -607,11 +609,13 @@ class InFlight:
         prefetched: bool = False,
         slots: Slots | None = None,
         *,
+        limited: bool = False,
         alone: bool = False,
     ) -> Running | None:
         """Add a task to the pool of its handler; return None if an earlier claim of it is still unsettled.
 
         Args:
+            limited: True if it was claimed under limits over all runners.
             alone: True for a suspect, which is the only task of its chunk.
         """
         earlier = self.tasks.get(task.id)
@@ -622,6 +626,8 @@ class InFlight:
             self.capped[handler.name] += 1
         slots = slots or self.slots_of(handler)
         running = self.tasks[task.id] = Running(task, handler, slots, prefetched)
+        if limited or handler.defaults.limit_per_runner is not None:
+            running.makes_room = True
         self.add_claim(task)
         if handler.defaults.chunk is None:
             slots.add(running)

@@ -89,6 +89,31 @@ async def test_a_full_queue_does_not_hold_up_the_others(harness: Harness) -> Non
     assert meter.most["slow"] == 2
 
 
+async def test_the_end_of_a_task_under_a_limit_makes_room(harness: Harness) -> None:
+    rooms: dict[str, bool] = {}
+
+    def note(name: str) -> None:
+        rooms[name] = any(each.makes_room for each in runner.worker.in_flight.tasks.values())
+
+    @harness.handler("free")
+    async def free() -> None:
+        note("free")
+
+    @harness.handler("shared")
+    async def shared() -> None:
+        note("shared")
+
+    @harness.handler("own", limit_per_runner=2)
+    async def own() -> None:
+        note("own")
+
+    await limit(harness, "handler", "shared", concurrency="2")
+    async with harness.running(poll_interval="1h") as runner:
+        for name in ("free", "shared", "own"):
+            await harness.wait_for(await harness.submit(name))
+    assert rooms == {"free": False, "shared": True, "own": True}
+
+
 async def test_the_end_of_a_task_during_a_claim_opens_its_limit(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

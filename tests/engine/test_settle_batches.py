@@ -13,7 +13,7 @@ from runner.engine.slots import Running, Slots
 from runner.engine.stuck_rows import StuckRows
 from runner.handlers.registry import Handler, Options
 from runner.model.outcome import Dead, Done, Failure, Outcome, Retry, Snooze
-from runner.model.task import NewTask
+from runner.model.task import DependsOn, NewTask
 from runner.store.settle import Settled
 from runner.store.submit import submit
 from tests.engine.harness import until
@@ -36,25 +36,41 @@ HANDLER = Handler("work", work, Options())
 class Batches:
     """A buffer, and the sizes of its batches."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, linger: float = 0.001) -> None:
         self.runner = runner
         self.texts: list[int] = []
         self.settled = dict[int, str]()
-        self.buffer = SettleBuffer(runner.database, SIZE, 0.001, self._settled, StuckRows())
+        self.linger = linger
+        self.buffer = SettleBuffer(runner.database, SIZE, linger, self._settled, StuckRows())
         self.buffer.runner_id = runner.id
         self.buffer.before_write = lambda batch: self.texts.append(sum(text_size(item.outcome) for _, item in batch))
 
     def _settled(self, batch: Sequence[Settling], settled: Settled) -> None:
         self.settled |= settled.verbs
 
-    async def fill(self, outcomes: Sequence[Outcome]) -> list["weakref.ref[Running]"]:
-        """Add an outcome for each of some new tasks."""
+    async def fill(self, outcomes: Sequence[Outcome], *, makes_room: bool = False) -> list["weakref.ref[Running]"]:
+        """Add an outcome for each of some new tasks; `makes_room` for one under a limit."""
         for _ in outcomes:
             await self.runner.database.write(submit, NewTask("work"))
         jobs = [Running(task, HANDLER, Slots("async", 1)) for task in await self.runner.claim(len(outcomes))]
+        jobs[0].makes_room = makes_room
         for job, outcome in zip(jobs, outcomes, strict=True):
             self.buffer.add(job, settlement(job.task, outcome))
         return [weakref.ref(job) for job in jobs]
+
+    async def wait_of(self, outcomes: int, *, makes_room: bool = False) -> float:
+        """Add outcomes, and return the part of the interval for which they wait, after writing them before its end."""
+        await self.fill([Done()] * outcomes, makes_room=makes_room)
+        assert self.buffer._timer is not None
+        wait = (self.buffer._timer.when() - asyncio.get_running_loop().time()) / self.linger
+        self.buffer._ready.set()
+        writer = asyncio.ensure_future(self.buffer.run())
+        try:
+            await until(lambda: not self.buffer._items and self.buffer._idle.is_set())
+        finally:
+            writer.cancel()
+            await asyncio.wait([writer])
+        return round(wait, 2)
 
     async def write(self) -> None:
         job = asyncio.ensure_future(self.buffer.run())
@@ -100,6 +116,19 @@ async def test_the_runner_claims_no_more_while_much_text_is_buffered(runner: Run
     await batches.fill([Done(), Snooze("1m"), Retry(failure=Failure("ValueError", "bad row"))])
     await batches.write()
     assert len(batches.texts) == 5
+
+
+@pytest.mark.both_databases
+async def test_outcomes_wait_longer_after_several_unless_something_waits_for_them(runner: Runner) -> None:
+    batches = Batches(runner, linger=10_000.0)
+    full = 1.0 if runner.database.dialect.is_server else 0.25  # a settle of SQLite does not see dependencies
+    waits = [await batches.wait_of(2), await batches.wait_of(2), await batches.wait_of(1)]
+    assert waits == [0.25, full, full]
+    assert await batches.wait_of(2) == 0.25  # one ended before
+    assert [await batches.wait_of(2, makes_room=True), await batches.wait_of(2)] == [full, 0.25]
+    parent = await runner.database.write(submit, NewTask("work"))
+    await runner.database.write(submit, NewTask("work", after=(DependsOn(parent),)))
+    assert [await batches.wait_of(2), await batches.wait_of(2)] == [full, 0.25]
 
 
 async def test_a_written_batch_leaves_nothing(runner: Runner) -> None:

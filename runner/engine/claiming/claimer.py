@@ -440,7 +440,7 @@ class Claimer:
                 self.lanes.restrict()
             if dry and len(claimed) == limit:
                 slots.look_ahead.waited(limit)
-            self._take(claimed, slots, prefetched=not starts)
+            self._take(claimed, slots, prefetched=not starts, limited=turn.limited)
         if self._shares is not None:
             self._shares.record(task.queue for task in claimed)
         return len(claimed)
@@ -583,7 +583,7 @@ class Claimer:
             else:
                 positions = dict.fromkeys(lanes, self.lanes.start)
                 claimed = await self._database.write(claim, who, positions, self._defaults, len(ids), starts)
-            self._take(claimed or [], slots, prefetched=not starts)
+            self._take(claimed or [], slots, prefetched=not starts, limited=limited)
         return None if claimed is None else {task.id for task in claimed}
 
     async def _judge_untaken(self, lanes: list[Lane], ids: list[int], *, limited: bool) -> None:
@@ -660,10 +660,10 @@ class Claimer:
         finally:
             self.claim_done.set()
 
-    def _take(self, claimed: list[Claimed], slots: Slots, prefetched: bool = False, *, alone: bool = False) -> None:
+    def _take(self, claimed: list[Claimed], slots: Slots, prefetched: bool = False, **how: bool) -> None:
         self.scope.room -= len(claimed)
         for task in claimed:
-            if self._in_flight.add(task, self._handlers[task.handler], prefetched, slots, alone=alone) is None:
+            if self._in_flight.add(task, self._handlers[task.handler], prefetched, slots, **how) is None:
                 self._events.publish(TaskClaimedTwice(task))
         self._events.publish(TasksClaimed(slots, claimed, self.gate is Gate.OPEN))
 

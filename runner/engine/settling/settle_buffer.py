@@ -42,6 +42,9 @@ BATCH_TEXT = 3 * 2**18
 """Characters of the results and errors of a batch. The driver copies a batch several times, and each connection of
 PostgreSQL keeps a buffer of a power of two for its largest one: 1 MB with the other values of the rows."""
 
+BRIEFLY = 4
+"""Outcomes wait for a quarter of the interval if the last one was alone, or if a task may wait for them."""
+
 MOST_NAMED = 20
 """Maximum number of stuck rows that are named when a runner ends."""
 
@@ -54,7 +57,8 @@ class SettleBuffer:
 
     Args:
         size: batch size that triggers a write immediately.
-        linger: maximum wait for more settlements in seconds.
+        linger: maximum wait for more settlements in seconds. It is a quarter after a single one, and while a task may
+            wait for them.
         on_settled: called with each batch and its result.
         watch: deletes succeeded tasks to which nothing refers, without a row in the history; None keeps a row of all.
     """
@@ -88,6 +92,8 @@ class SettleBuffer:
         self._closing = False
         self._may_be_awaited = False
         """True unless the last batch saw that no task depends on another one: then outcomes wait for each other."""
+        self._may_linger = False
+        """True if the last batch had several outcomes, and none that makes room under a limit."""
         self._back_off = BackOff()
         self._session_ends = SessionEnds()
         self._apart: dict[Claim, tuple[Settling, RowFault]] = {}
@@ -111,7 +117,7 @@ class SettleBuffer:
         if len(self._items) == 1:
             self._idle.clear()
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(self._linger, self._end_linger)
+                self._timer = asyncio.get_running_loop().call_later(self._wait(), self._end_linger)
         if self._closing or self._fills_batch:
             self._ready.set()
 
@@ -130,6 +136,9 @@ class SettleBuffer:
                     self._idle.set()
                 elif self._timer is None or self._closing or self._fills_batch or self._may_be_awaited:
                     self._ready.set()
+
+    def _wait(self) -> float:
+        return self._linger if self._may_linger and not self._may_be_awaited else self._linger / BRIEFLY
 
     def _end_linger(self) -> None:
         self._timer = None
@@ -236,6 +245,7 @@ class SettleBuffer:
         self._back_off.reset()
         self._session_ends.reset()
         self._may_be_awaited = not settled.saw_none
+        self._may_linger = len(batch) > 1 and not any(running.makes_room for running, _ in batch)
         self._finish(batch, settled, faults)
 
     def _concerns_rows(self, error: StoreError) -> bool:
