@@ -284,6 +284,30 @@ def _no_connection_of_another_test() -> Iterator[None]:
         vars(client)["_connected"] = None
 
 
+@pytest.fixture
+def own_handlers() -> Iterator[None]:
+    """Forget the handlers and the resources that a test registers."""
+    from runner.handlers.registry import REGISTRY
+    from runner.handlers.resources import RESOURCES
+
+    handlers, resources = dict(REGISTRY), set(RESOURCES)
+    yield
+    REGISTRY._handlers = handlers
+    for name in set(RESOURCES) - resources:
+        RESOURCES.remove(name)
+
+
+@pytest.fixture
+def connected(migrated_url: str) -> Iterator[None]:
+    """Submit to the database of the test."""
+    from runner import connect, disconnect
+    from runner.urls import parse_url
+
+    connect(url=parse_url(migrated_url))
+    yield
+    disconnect()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_initdb(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Let all servers of a run start with copies of one data folder, in whichever worker they are."""
@@ -311,6 +335,15 @@ def postgres_server() -> Iterator[Cluster]:
             yield server
     else:
         pytest.skip(NO_POSTGRES)
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Server]:
+    """A PostgreSQL that the tests of a module may stop or kill."""
+    if (programs := find_programs()) is None:
+        pytest.skip(NO_POSTGRES)
+    with Server(programs) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -20,3 +20,8 @@ def use(url: str, work: Callable[[Database], Awaitable[T]]) -> T:
             await database.dispose()
 
     return asyncio.run(once())
+
+
+def migrate(url: str) -> None:
+    """Create our tables in a database."""
+    use(url, lambda database: database.migrate())

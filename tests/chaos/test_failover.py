@@ -3,7 +3,6 @@
 Environment variables: see tests.chaos.test_storm.
 """
 
-import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +10,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from runner.db.database import Database
 from tests.chaos.conftest import Report
 from tests.chaos.deployment import Deployment
 from tests.chaos.storm import RUNNERS, SUBMITTERS
 from tests.chaos.test_storm import SECONDS
+from tests.databases import migrate
 from tests.postgres import Server, Standby, create_database, find_programs
 
 SETTINGS = {"lease_timeout": "4s", "heartbeat_interval": "800ms"}
@@ -75,16 +74,10 @@ def pair() -> Iterator[Pair]:
         pytest.skip("needs the programs of a server")
     pair = Pair(programs)
     try:
-        asyncio.run(migrate(pair.url))
+        migrate(pair.url)
         yield pair
     finally:
         pair.close()
-
-
-async def migrate(url: str) -> None:
-    database = Database.open(url)
-    await database.migrate()
-    await database.dispose()
 
 
 @pytest.mark.chaos

@@ -5,7 +5,6 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,10 +20,9 @@ from runner.policy.breaker import Breaker
 from runner.queries import gauges
 from runner.store.registration import Identity, register
 from tests.cli.conftest import WAIT_SECONDS, Call, Store, running
-from tests.conftest import NO_POSTGRES
 from tests.engine.test_exporter import Samples, samples_of
 from tests.engine.test_probe_server import get
-from tests.postgres import Server, create_database, find_programs
+from tests.postgres import Server, create_database
 from tests.store.minutes import Minute, write_statistics
 
 
@@ -142,14 +140,6 @@ def test_the_times_of_the_last_hour_are_printed_with_the_size_of_the_database(cl
     assert ("task_history" in sizes) == store.url.startswith("postgresql")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    if (programs := find_programs()) is None:
-        pytest.skip(NO_POSTGRES)
-    with Server(programs) as server:
-        yield server
-
-
 def until_metrics(url: str, up: int) -> Samples:
     """Scrape until the database is up, or not."""
     deadline = time.monotonic() + WAIT_SECONDS
@@ -160,12 +150,12 @@ def until_metrics(url: str, up: int) -> Samples:
 
 
 @pytest.mark.slow
-def test_an_exporter_waits_for_its_database_and_recovers(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = create_database(server)
+def test_an_exporter_waits_for_its_database_and_recovers(own_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = create_database(own_server)
     store = Store(url)
     store.use(lambda database: database.migrate())
     monkeypatch.setenv("TASKTUI_URL", url)
-    server.stop("immediate")
+    own_server.stop("immediate")
     with running("metrics", "--listen", "127.0.0.1:0") as program:
         program.wait_for_log("no metrics of the database: ")
         listening = re.search(r"listening on (http://127.0.0.1:\d+)", program.errors)
@@ -175,12 +165,12 @@ def test_an_exporter_waits_for_its_database_and_recovers(server: Server, monkeyp
         assert get(place, "/livez") == (200, "ok\n")
         status, text = get(place, "/readyz")
         assert (status, "cannot be reached: " in text, text.count("\n")) == (503, True, 1)
-        server.start()
+        own_server.start()
         assert ("tasktui_runners", ("alive",)) in until_metrics(place, 1)
         assert get(place, "/readyz") == (200, "ok\n")
-        server.stop("immediate")
+        own_server.stop("immediate")
         until_metrics(place, 0)
-        server.start()
+        own_server.start()
         until_metrics(place, 1)
         assert program.errors.count("no metrics of the database: ") >= 2
         program.process.send_signal(signal.SIGTERM)

@@ -2,18 +2,17 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from runner import TaskHandler, connect, disconnect, handler
+from runner import TaskHandler, disconnect, handler
 from runner.db.database import Database
 from runner.db.thread_connections import ThreadConnections
 from runner.errors import DatabaseRefused, PayloadTooLarge
-from runner.handlers.registry import REGISTRY
 from runner.urls import parse_url
 from tests.triggers import TEXT, refuse
 
@@ -24,14 +23,11 @@ MANY = 50
 
 
 @pytest.fixture
-def work(migrated_url: str) -> Iterator[Work]:
+def work(connected: None, own_handlers: None) -> Work:
     @handler("test.work")
     def work(number: int) -> None: ...
 
-    connect(url=parse_url(migrated_url))
-    yield work
-    disconnect()
-    REGISTRY._handlers.pop(work.name)
+    return work
 
 
 @pytest.fixture
@@ -127,14 +123,10 @@ async def test_a_disconnect_waits_for_the_submits(database: Database, migrated_u
     assert len(await numbers(database)) == MANY + 1
 
 
-async def test_a_payload_that_is_too_large_is_refused_at_once(migrated_url: str) -> None:
+@pytest.mark.usefixtures("connected", "own_handlers")
+async def test_a_payload_that_is_too_large_is_refused_at_once() -> None:
     @handler("test.large")
     def large(text: str) -> None: ...
 
-    connect(url=parse_url(migrated_url))
-    try:
-        with pytest.raises(PayloadTooLarge):
-            await large.submit_async(text="x" * 1_000_000)
-    finally:
-        disconnect()
-        REGISTRY._handlers.pop("test.large")
+    with pytest.raises(PayloadTooLarge):
+        await large.submit_async(text="x" * 1_000_000)

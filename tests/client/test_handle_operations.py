@@ -2,19 +2,17 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from runner import Context, TaskHandle, connect, disconnect, find, find_async, handle, handler
+from runner import Context, TaskHandle, find, find_async, handle, handler
 from runner.client.operations import author_name
 from runner.db.database import Database
 from runner.engine.runner import Engine
 from runner.errors import InvalidEdit, InvalidTask, TaskCancelled, TaskFailed, TaskNotFound, TaskUnchanged, WouldBlock
-from runner.handlers.registry import REGISTRY
 from runner.model.task import State
 from runner.operations.results import Actor
 from runner.operations.undo.undo import undo
@@ -23,12 +21,12 @@ from runner.urls import parse_url
 from tests.client.external.applications import with_driver
 from tests.engine.harness import QUICK, at_work, until
 
-pytestmark = pytest.mark.both_databases
+pytestmark = [pytest.mark.both_databases, pytest.mark.usefixtures("connected")]
 WAIT_SECONDS = 90
 
 
 @pytest.fixture
-def export() -> Iterator[Any]:
+def export(own_handlers: None) -> Any:
     """A handler that reports its progress, and runs until it is cancelled or fails."""
 
     @handler("test.export", retry="never")
@@ -38,15 +36,7 @@ def export() -> Iterator[Any]:
             raise LookupError("no such shop")
         await asyncio.sleep(WAIT_SECONDS)
 
-    yield export
-    REGISTRY._handlers.pop("test.export")
-
-
-@pytest.fixture(autouse=True)
-def _connected(migrated_url: str) -> Iterator[None]:
-    connect(url=parse_url(migrated_url))
-    yield
-    disconnect()
+    return export
 
 
 def engine(url: str, export: Any) -> Engine:

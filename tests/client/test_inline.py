@@ -8,17 +8,13 @@ import pytest
 
 from runner import Context, Dead, Retry, TaskHandle, handler, injected, unfinished, unfinished_async
 from runner.errors import InvalidInline, InvalidInput, InvalidPayload, WouldBlock
-from runner.handlers.registry import REGISTRY
 from runner.testing import TaskStore
 
 
 @pytest.fixture
-def store(migrated_url: str) -> Iterator[TaskStore]:
-    before = set(REGISTRY)
+def store(migrated_url: str, own_handlers: None) -> Iterator[TaskStore]:
     with TaskStore(migrated_url) as store:
         yield store
-    for name in set(REGISTRY) - before:
-        REGISTRY._handlers.pop(name)
 
 
 def test_a_call_that_succeeds_stores_no_task(store: TaskStore) -> None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from runner import connect, disconnect, handler
 from runner.cli.app import run
@@ -20,6 +19,7 @@ from runner.queries.task_list.search import page
 from runner.text.operator import local_zone, now
 from runner.urls import parse_url
 from tests.engine.lost_replies import LostCommits, losing_commits
+from tests.store.table import count
 
 pytestmark = pytest.mark.both_databases
 
@@ -41,11 +41,6 @@ async def commits(migrated_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
         connect(url=parse_url(commits.url))
         yield commits
         await asyncio.to_thread(disconnect)
-
-
-async def submitted(database: Database) -> int:
-    async with database.reading() as tx:
-        return int(await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.task)))
 
 
 async def matching_ids(database: Database, error: Exception) -> list[int]:
@@ -91,7 +86,7 @@ async def test_the_error_says_that_the_task_may_exist_and_its_search_finds_it(
     ) as lost:
         await work.options(**OPTIONS[kind]).submit_async(number=1)
     assert commits.lost == 1
-    assert await submitted(database) == 2
+    assert await count(database, database.tables.task) == 2
     assert (await matching_ids(database, lost.value))[0] == 2
     assert str(lost.value).endswith(f"{ADVICE.get(kind, ADVICE['others'])}.")
     again = await work.options(**OPTIONS[kind]).submit_async(number=1)
@@ -117,7 +112,7 @@ async def test_a_connection_that_breaks_before_the_commit_leaves_no_doubt(
         await work.options(unique_key="7").submit_async(number=1)
     assert type(lost.value) is DatabaseUnavailable
     assert commits.lost == 1
-    assert await submitted(database) == 1
+    assert await count(database, database.tables.task) == 1
 
 
 async def test_a_command_reports_it_too(
@@ -128,4 +123,4 @@ async def test_a_command_reports_it_too(
     arguments = ["submit", "mail.send", '{"number": 1}', "--key", "order-7"]
     assert await asyncio.to_thread(exit_code_of, lambda: run(arguments)) == 4
     assert "Search with: runner tasks 'handler:mail.send key:order-7'" in capsys.readouterr().err
-    assert await submitted(database) == 1
+    assert await count(database, database.tables.task) == 1

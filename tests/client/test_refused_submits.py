@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from runner import TaskHandler, connect, disconnect, handler
 from runner.db.database import Database
@@ -13,6 +12,7 @@ from runner.errors import DatabaseRefused, DatabaseUnavailable, SubmitUncertain
 from runner.handlers.registry import REGISTRY
 from runner.urls import parse_url
 from tests.conftest import on_postgresql
+from tests.store.table import count
 from tests.triggers import TEXT, refuse
 
 pytestmark = pytest.mark.both_databases
@@ -30,11 +30,6 @@ def work(request: pytest.FixtureRequest, migrated_url: str) -> Iterator[Work]:
     yield work
     disconnect()
     REGISTRY._handlers.pop(work.name)
-
-
-async def number_of_tasks(database: Database) -> int:
-    async with database.reading() as tx:
-        return int(await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.task)))
 
 
 async def submit(work: Work) -> object:
@@ -63,14 +58,14 @@ async def test_a_submit_that_a_trigger_skips_is_refused_as_a_whole(
     database: Database, work: Work, call: Submit
 ) -> None:
     await call(work)  # SQLite has an id of an earlier row
-    before = await number_of_tasks(database)
+    before = await count(database, database.tables.task)
     await refuse(database, "INSERT", when=BAD, silently=True)
     bad = work if call is submit_mixed else work.options(priority=4)
     with pytest.raises(DatabaseRefused, match="not inserted, without an error: a trigger BEFORE INSERT"):
         await call(bad)
-    assert await number_of_tasks(database) == before
+    assert await count(database, database.tables.task) == before
     await work.submit_async(number=3)
-    assert await number_of_tasks(database) == before + 1
+    assert await count(database, database.tables.task) == before + 1
 
 
 @pytest.mark.representatives(3)
@@ -84,4 +79,4 @@ async def test_an_error_that_a_trigger_raises_leaves_no_doubt(
     with pytest.raises(DatabaseRefused, match=TEXT) as failure:
         await call(work.options(priority=4))
     assert not isinstance(failure.value, (DatabaseUnavailable, SubmitUncertain))
-    assert await number_of_tasks(database) == 0
+    assert await count(database, database.tables.task) == 0

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -41,6 +41,8 @@ from runner.store.retention import prune
 from runner.urls import parse_url
 from tests.engine.harness import QUICK, at_work
 from tests.store.rows import ahead
+
+pytestmark = pytest.mark.usefixtures("connected")
 
 WAIT_SECONDS = 90
 LIMIT = 200
@@ -83,18 +85,8 @@ def _enter() -> SimpleNamespace:
 
 
 @pytest.fixture
-def handlers() -> Iterator[SimpleNamespace]:
-    entered = _enter()
-    yield entered
-    for one in vars(entered).values():
-        REGISTRY._handlers.pop(one.name)
-
-
-@pytest.fixture(autouse=True)
-def _connected(migrated_url: str) -> Iterator[None]:
-    connect(url=parse_url(migrated_url))
-    yield
-    disconnect()
+def handlers(own_handlers: None) -> SimpleNamespace:
+    return _enter()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from runner import connect, disconnect, handler, submit, submit_async
+from runner import handler, submit, submit_async
 from runner.db.database import Database
 from runner.engine.runner import Engine
 from runner.errors import InvalidPayload, InvalidTask, WouldBlock
@@ -20,24 +19,18 @@ from runner.urls import parse_url
 from tests.conftest import on_sqlite
 from tests.engine.harness import QUICK, at_work
 
+pytestmark = pytest.mark.usefixtures("connected")
+
 WAIT_SECONDS = 90
 
 
-@pytest.fixture(autouse=True)
-def _connected(migrated_url: str) -> Iterator[None]:
-    connect(url=parse_url(migrated_url))
-    yield
-    disconnect()
-
-
 @pytest.fixture
-def export() -> Iterator[Any]:
+def export(own_handlers: None) -> Any:
     @handler("test.export", queue="slow", priority=7)
     async def export(user: int, at: datetime | None = None) -> str:
         return f"user {user}"
 
-    yield export
-    REGISTRY._handlers.pop("test.export", None)
+    return export
 
 
 async def runs(migrated_url: str, export: Any) -> None:

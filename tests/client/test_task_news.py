@@ -9,7 +9,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from runner import Context, DependsOn, connect, disconnect, handler, results_async
+from runner import Context, DependsOn, connect, handler, results_async
 from runner.client import result_poller, task_news
 from runner.client.client import get_client
 from runner.client.result_poller import Ending, PolledTask
@@ -29,13 +29,13 @@ from runner.urls import parse_url
 from tests.conftest import on_postgresql
 from tests.engine.harness import QUICK, at_work, until
 
-pytestmark = pytest.mark.both_databases
+pytestmark = [pytest.mark.both_databases, pytest.mark.usefixtures("connected")]
 
 WAIT_SECONDS = 90
 
 
 @pytest.fixture
-def handlers() -> Iterator[SimpleNamespace]:
+def handlers(own_handlers: None) -> SimpleNamespace:
     release = asyncio.Event()
 
     @handler("news.held")
@@ -61,17 +61,7 @@ def handlers() -> Iterator[SimpleNamespace]:
     async def later() -> str:
         return "later"
 
-    entered: dict[str, Any] = {"held": held, "fail": fail, "write": write, "later": later}
-    yield SimpleNamespace(**entered, release=release)
-    for one in entered.values():
-        REGISTRY._handlers.pop(one.name)
-
-
-@pytest.fixture(autouse=True)
-def _connected(migrated_url: str) -> Iterator[None]:
-    connect(url=parse_url(migrated_url))
-    yield
-    disconnect()
+    return SimpleNamespace(held=held, fail=fail, write=write, later=later, release=release)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from runner import Context, Dead, DependsOn, TaskHandler, handler, workflow
 from runner.client.client import get_client
 from runner.db.database import Database
 from runner.errors import InvalidTask, WouldBlock
-from runner.handlers.registry import REGISTRY
 from runner.model.task import NewTask, NewWorkflow, State
 from runner.testing import TaskStore
 from tests.client.external.applications import with_driver
@@ -28,14 +27,13 @@ def store(migrated_url: str) -> Iterator[TaskStore]:
 
 
 @pytest.fixture
-def work() -> Iterator[Work]:
+def work(own_handlers: None) -> Work:
     @handler("flow.work")
     def work(ctx: Context, name: str) -> Dead | str:
         parents = ctx.batch.results(return_exceptions=True) if ctx.batch else []
         return Dead("bad") if name == "bad" else f"{name}({', '.join(map(str, parents))})"
 
-    yield work
-    REGISTRY._handlers.pop("flow.work")
+    return work
 
 
 def read(query: str) -> list[tuple[Any, ...]]:
@@ -207,7 +205,7 @@ def test_a_thousand_tasks_are_one_submit(store: TaskStore, work: Work) -> None:
 
 
 @pytest.fixture
-def pages(work: Work) -> Iterator[Work]:
+def pages(work: Work, own_handlers: None) -> Work:
     """A handler that adds tasks to the workflow of its task."""
 
     @handler("flow.pages")
@@ -218,8 +216,7 @@ def pages(work: Work) -> Iterator[Work]:
             if "raise" in names and ctx.attempt == 1:
                 raise LookupError
 
-    yield pages
-    REGISTRY._handlers.pop("flow.pages")
+    return pages
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,9 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased,
 from opentelemetry.semconv._incubating.attributes import messaging_attributes
 from opentelemetry.trace import SpanKind
 
-from runner import Context, Dead, Snooze, TaskHandler, batch, connect, disconnect, handler
+from runner import Context, Dead, Snooze, TaskHandler, batch, handler
 from runner.contrib import otel
 from runner.contrib.otel import instrument
-from runner.handlers.registry import REGISTRY
-from runner.urls import parse_url
 from tests.conftest import on_sqlite, sqlite_first
 from tests.contrib import otel_handlers
 from tests.engine.harness import WAIT_SECONDS, Harness
@@ -58,19 +56,13 @@ def traces() -> Traces:
 
 
 @pytest.fixture
-def client(harness: Harness, migrated_url: str) -> Iterator[Callable[[TaskHandler[Any, Any, Any]], None]]:
+def client(harness: Harness, connected: None, own_handlers: None) -> Callable[[TaskHandler[Any, Any, Any]], None]:
     """The client of the database; call it with the handlers to run."""
-    connect(url=parse_url(migrated_url))
-    names: list[str] = []
 
     def add(task_handler: TaskHandler[Any, Any, Any]) -> None:
         harness.handlers[task_handler.name] = task_handler
-        names.append(task_handler.name)
 
-    yield add
-    disconnect()
-    for name in names:
-        REGISTRY._handlers.pop(name, None)
+    return add
 
 
 def parent_of(span: ReadableSpan) -> int | None:

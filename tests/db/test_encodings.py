@@ -14,7 +14,6 @@ from runner.cli.check import run_checks
 from runner.db.database import Database
 from runner.db.migrations.apply import upgrade
 from runner.db.server_encoding import codec_of, escaped, unescaped
-from runner.handlers.registry import REGISTRY
 from runner.model.task import NewTask
 from runner.policy.lanes import Lane
 from runner.policy.positions import TenantPositions
@@ -27,6 +26,8 @@ from tests.store.runners import Runner
 from tests.store.table import attempts, past
 from tests.store.test_limits import limit
 
+pytestmark = pytest.mark.usefixtures("own_handlers")
+
 TEXT = "€ \U0001f600 Αβ 日本 é \\u0041 \"'{,}"
 
 
@@ -38,14 +39,6 @@ def encoded(request: pytest.FixtureRequest, postgres_server: Cluster) -> Iterato
     url = postgres_server.url(name)
     yield load(url=url)
     drop_database(postgres_server, url)
-
-
-@pytest.fixture(autouse=True)
-def no_handler_stays() -> Iterator[None]:
-    before = set(REGISTRY)
-    yield
-    for name in set(REGISTRY) - before:
-        REGISTRY._handlers.pop(name)
 
 
 @pytest.mark.slow

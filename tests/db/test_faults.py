@@ -27,7 +27,8 @@ from runner.model.task import NewTask
 from runner.store.submit import submit
 from tests.conftest import SqliteDatabases, on_postgresql, on_sqlite
 from tests.engine.locks import Lock
-from tests.postgres import Cluster, Server, drop_database, find_programs
+from tests.postgres import Cluster, Server, drop_database
+from tests.store.table import count
 
 WAIT_SECONDS = 90
 _REAL = {"payload": '{"word": "ключ"}'}
@@ -35,11 +36,6 @@ _REAL = {"payload": '{"word": "ключ"}'}
 
 async def put(database: Database, **options: object) -> int:
     return await database.write(submit, NewTask("work", **options))  # type: ignore[arg-type]
-
-
-async def tasks(database: Database) -> int:
-    async with database.reading() as tx:
-        return int(await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.task)))
 
 
 async def no_driver_threads() -> None:
@@ -59,7 +55,7 @@ async def test_a_violated_constraint_is_rejected(database: Database) -> None:
     with pytest.raises(DatabaseRefused, match="priority"):
         async with database.writing() as tx:
             await tx.execute(sa.insert(tx.tables.task).values(handler="work", priority=77))
-    assert await tasks(database) == 0
+    assert await count(database, database.tables.task) == 0
 
 
 async def test_a_reader_cannot_write(database: Database) -> None:
@@ -67,7 +63,7 @@ async def test_a_reader_cannot_write(database: Database) -> None:
         async with database.reading() as tx:
             await tx.execute(sa.insert(tx.tables.task).values(handler="work"))
     await put(database)
-    assert await tasks(database) == 1
+    assert await count(database, database.tables.task) == 1
 
 
 @pytest.mark.parametrize("error", [ValueError("database is locked"), InvalidTask(field="key", value="", why="")])
@@ -81,7 +77,7 @@ async def test_errors_of_the_caller_pass_unchanged_and_roll_back_the_transaction
     with pytest.raises(type(error)) as raised:
         await database.write(fail)
     assert raised.value is error
-    assert await tasks(database) == 0
+    assert await count(database, database.tables.task) == 0
 
 
 ENDLESS = {
@@ -101,7 +97,7 @@ async def test_a_statement_is_cancelled_at_its_deadline(database: Database, late
     fact = "did not end within 0.01 s" if database.dialect.name == "sqlite" else "statement timeout"
     with pytest.raises(DatabaseRefused, match=fact):
         await read()
-    assert await tasks(database) == 0
+    assert await count(database, database.tables.task) == 0
 
 
 async def test_a_cancelled_write_finishes_and_holds_no_lock(database: Database) -> None:
@@ -121,7 +117,7 @@ async def test_a_cancelled_write_finishes_and_holds_no_lock(database: Database) 
     on.set()
     with pytest.raises(asyncio.CancelledError):
         await writing
-    assert await tasks(database) == 1
+    assert await count(database, database.tables.task) == 1
     async with asyncio.timeout(WAIT_SECONDS):
         await put(database)
 
@@ -169,7 +165,7 @@ async def test_two_deadlocked_writes_both_succeed(database: Database) -> None:
 @on_postgresql
 async def test_the_call_after_a_lost_connection_reconnects(database: Database, migrated_url: str) -> None:
     await asyncio.gather(*(put(database) for _ in range(4)))
-    before = await tasks(database)
+    before = await count(database, database.tables.task)
     with psycopg.connect(migrated_url, autocommit=True) as connection:
         others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         connection.execute(f"SELECT pg_terminate_backend(pid) {others}")
@@ -181,7 +177,7 @@ async def test_the_call_after_a_lost_connection_reconnects(database: Database, m
         break
     else:
         pytest.fail("it never came back")
-    assert await tasks(database) == before + 1
+    assert await count(database, database.tables.task) == before + 1
 
 
 @on_postgresql
@@ -197,7 +193,7 @@ async def test_a_connection_lost_in_a_transaction_is_reported_as_an_outage(
 
     with pytest.raises(DatabaseUnavailable):
         await database.write(struck)
-    assert await tasks(database) == 0
+    assert await count(database, database.tables.task) == 0
 
 
 async def test_an_unreachable_server_is_reported_without_its_password() -> None:
@@ -264,21 +260,17 @@ async def test_bytes_in_a_database_without_an_encoding_do_no_harm(postgres_serve
 
 
 @pytest.mark.slow
-async def test_a_restarted_server_is_used_again() -> None:
-    programs = find_programs()
-    if programs is None:
-        pytest.skip("there are no programs of PostgreSQL")
-    with Server(programs) as server:
-        database = Database.open(server.url())
-        await database.migrate()
+async def test_a_restarted_server_is_used_again(own_server: Server) -> None:
+    database = Database.open(own_server.url())
+    await database.migrate()
+    await put(database)
+    own_server.stop("immediate")
+    with pytest.raises(DatabaseUnavailable):
         await put(database)
-        server.stop("immediate")
-        with pytest.raises(DatabaseUnavailable):
-            await put(database)
-        server.start()
-        await put(database)
-        assert await tasks(database) == 2
-        await database.dispose()
+    own_server.start()
+    await put(database)
+    assert await count(database, database.tables.task) == 2
+    await database.dispose()
 
 
 @on_sqlite
@@ -297,7 +289,7 @@ async def test_a_full_disk_is_an_outage_without_data_loss(database: Database) ->
     await put(database)
     async with database.reading() as tx:
         assert await tx.scalar(sa.text("PRAGMA integrity_check")) == "ok"
-    assert await tasks(database) == 2
+    assert await count(database, database.tables.task) == 2
 
 
 @on_postgresql
@@ -314,7 +306,7 @@ async def test_a_full_disk_of_a_server_is_certain_to_store_nothing(database: Dat
         with pytest.raises(DatabaseUnavailable) as raised:
             await submit_alone(database, tasks_, notify=False)
         assert type(raised.value) is DiskFull
-    assert await tasks(database) == 0
+    assert await count(database, database.tables.task) == 0
 
 
 SUBMIT_UNTIL_FULL = """

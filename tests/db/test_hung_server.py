@@ -27,6 +27,7 @@ from runner.settings import Settings
 from runner.store.submit import single_insert, submit_with_result
 from runner.urls import parse_url
 from tests.chaos.proxy import Proxy
+from tests.databases import migrate
 from tests.postgres import Server, create_database, find_programs
 
 LIMITS = AnswerLimits(1.0, 1.0, 1.0)
@@ -49,15 +50,9 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def url(server: Server) -> Iterator[str]:
     url = create_database(server)
-    asyncio.run(migrated(url))
+    migrate(url)
     yield url
     server.go_on()
-
-
-async def migrated(url: str) -> None:
-    database = Database.open(url)
-    await database.migrate()
-    await database.dispose()
 
 
 async def ends(call: Awaitable[object], *words: str, bound: float = BOUND) -> None:

@@ -21,6 +21,7 @@ from runner.model.task import NewTask
 from runner.store.submit import submit
 from tests.conftest import on_postgresql, on_sqlite
 from tests.db.test_transactions import begin_now
+from tests.store.table import count
 
 
 async def test_a_statement_that_outlives_the_database_closes_its_connection(migrated_url: str) -> None:
@@ -127,11 +128,6 @@ async def test_a_lock_that_is_not_free_in_time_leaves_the_transaction_usable(
     assert await database.write(wait_prepared) == (True, [(1,)])
 
 
-async def tasks(database: Database) -> int:
-    async with database.reading() as tx:
-        return int(await tx.scalar(sa.select(sa.func.count()).select_from(tx.tables.task)))
-
-
 @on_sqlite
 async def test_a_transaction_begins_when_another_program_ends_its_own(database: Database) -> None:
     rival = sqlite3.connect(urlsplit(database.url).path, isolation_level=None)
@@ -174,7 +170,7 @@ async def test_a_failed_transaction_of_one_call_leaves_nothing(database: Databas
         await database.write(fail)
     with pytest.raises(RuntimeError, match="prepared statements only"):
         await database.write(suspend)
-    assert await tasks(database) == 0
+    assert await count(database, database.tables.task) == 0
 
 
 @on_sqlite
@@ -187,7 +183,7 @@ async def test_a_call_that_fails_leaves_those_behind_it_alone(database: Database
     calls = [database.write(fail), *(database.write(submit, NewTask("work")) for _ in range(3))]
     failed, *ids = await asyncio.gather(*calls, return_exceptions=True)
     assert isinstance(failed, ValueError)
-    assert len(set(ids)) == await tasks(database) == 3
+    assert len(set(ids)) == await count(database, database.tables.task) == 3
     assert await database.write(submit, NewTask("work")) not in ids
 
 
@@ -210,7 +206,7 @@ async def test_the_file_is_free_before_the_first_statement_and_after_the_last(da
     free: list[int] = []
     assert await database.write(work)
     assert free == [0, 1]
-    assert await tasks(database) == 1
+    assert await count(database, database.tables.task) == 1
 
 
 @needs(Needs.PREPARED)
@@ -271,7 +267,7 @@ async def test_a_transaction_that_could_not_begin_takes_no_part_in_a_later_commi
         time.sleep(0.001)
     failed, task_id = await calls
     assert isinstance(failed, DatabaseLocked)
-    assert (await tasks(database), task_id) == (1, 1)
+    assert (await count(database, database.tables.task), task_id) == (1, 1)
 
 
 @needs(Needs.PREPARED)
@@ -282,7 +278,7 @@ async def submit_one(tx: Transaction) -> int:
 @on_sqlite
 async def test_transactions_that_wait_for_another_program_share_a_commit(database: Database) -> None:
     ids, commits = await written_behind_a_rival(database, *[submit_one] * 3)
-    assert len(set(ids)) == await tasks(database) == 3
+    assert len(set(ids)) == await count(database, database.tables.task) == 3
     assert commits == 1
 
 
@@ -293,7 +289,7 @@ async def test_a_transaction_that_fails_beside_others_fails_alone(database: Data
     verbs.insert(index, refused)
     results, commits = await written_behind_a_rival(database, *verbs)
     assert isinstance(results.pop(index), ValueError)
-    assert len(set(results)) == await tasks(database) == 2
+    assert len(set(results)) == await count(database, database.tables.task) == 2
     assert commits == 2
 
 
@@ -301,7 +297,7 @@ async def test_a_transaction_that_fails_beside_others_fails_alone(database: Data
 async def test_a_shared_commit_that_fails_fails_for_all(database: Database) -> None:
     results, _ = await written_behind_a_rival(database, submit_one, dangling, submit_one)
     assert [type(result) for result in results] == [ValueRejected] * 3
-    assert await tasks(database) == 0
+    assert await count(database, database.tables.task) == 0
     assert await database.write(submit_one)
 
 

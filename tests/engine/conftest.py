@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
+from runner.handlers.hooks import LIFE_CYCLE
 from tests.engine.harness import Harness
 from tests.postgres import Server, find_programs
 
@@ -17,6 +18,13 @@ Payments = Callable[[], Awaitable[int]]
 @pytest.fixture
 def harness(database: Database, migrated_url: str) -> Harness:
     return Harness(database, migrated_url)
+
+
+@pytest.fixture
+def own_hooks(own_handlers: None) -> Iterator[None]:
+    """Forget the functions that a test registers for the life of runners and attempts, and its resources."""
+    yield
+    LIFE_CYCLE.clear()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from runner.handlers.registry import Handler, Options
 from runner.model.task import NewTask
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
+from runner.policy.polling import LookAhead
 from runner.settings import Settings
 from runner.store.submit import submit
 from runner.urls import parse_url
@@ -35,6 +36,21 @@ QUICK: dict[str, Any] = {
     "concurrency": 4,
     "threads": 2,
 }
+
+
+class OneAhead(LookAhead):
+    """The prefetch after a while of quick work."""
+
+    def tasks(self, now: float) -> int:
+        return 1
+
+
+class TwoAhead(LookAhead):
+    """The same for two tasks."""
+
+    def tasks(self, now: float) -> int:
+        return 2
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -60,6 +76,17 @@ class Harness:
             return function
 
         return enter
+
+    def held_handler(self, name: str, **options: Any) -> tuple[asyncio.Event, asyncio.Event]:
+        """Register a handler that sets the first event, and then waits for the second one."""
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        @self.handler(name, **options)
+        async def work() -> None:
+            begun.set()
+            await go_on.wait()
+
+        return begun, go_on
 
     async def submit(self, handler: str, payload: dict[str, Any] | None = None, **options: Any) -> int:
         """Submit a task in a transaction of its own."""

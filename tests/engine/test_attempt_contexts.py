@@ -9,22 +9,15 @@ from collections.abc import Iterator
 import pytest
 
 from runner import AttemptEnd, Context, around_execute, on_dead, on_failure
-from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.registry import Handler, Options
 from tests.conftest import sqlite_first
 from tests.engine import process_handlers
 from tests.engine.harness import WAIT_SECONDS, Harness
 
-pytestmark = sqlite_first
+pytestmark = [sqlite_first, pytest.mark.usefixtures("own_hooks")]
 
 NUMBER: contextvars.ContextVar[int | None] = contextvars.ContextVar("NUMBER", default=None)
 TASKS = 8
-
-
-@pytest.fixture(autouse=True)
-def _registrations() -> Iterator[None]:
-    yield
-    LIFE_CYCLE.clear()
 
 
 class Seen(logging.Handler):

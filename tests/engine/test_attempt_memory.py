@@ -18,7 +18,6 @@ from runner import AttemptEnd, Context, around_execute, on_failure
 from runner.engine import resource_meter
 from runner.engine.executing.attempt_error import clear_frames
 from runner.engine.resource_meter import GarbageCollection
-from runner.handlers.hooks import LIFE_CYCLE
 from runner.logs import HumanLines, JsonLines
 from runner.model.text_limits import ERROR_LIMIT
 from tests.conftest import on_sqlite
@@ -28,12 +27,6 @@ from tests.engine.harness import Harness, until, wait_for_event
 from tests.engine.test_terminating import terminate
 
 HANDLERS = test_processes.HANDLERS
-
-
-@pytest.fixture(autouse=True)
-def _registrations() -> Iterator[None]:
-    yield
-    LIFE_CYCLE.clear()
 
 
 @contextmanager
@@ -305,6 +298,9 @@ after = mapped_blocks()
 del blocks
 print(after - before, mapped_blocks() - before)
 """
+
+
+pytestmark = pytest.mark.usefixtures("own_hooks")
 
 
 class MallocInfo(ctypes.Structure):

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import select
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ from runner.engine.executing import outages
 from runner.model.task import DependsOn
 from runner.policy import attempt_verdict
 from runner.store.registration import register
-from tests.conftest import NO_POSTGRES, on_postgresql
+from tests.conftest import on_postgresql
 from tests.engine.conftest import PAY, Payments
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until
 from tests.engine.lost_replies import LostCommits, losing_commits
 from tests.engine.test_lost_commits import runner_of
 from tests.engine.test_processes import HANDLERS as PROCESS_HANDLERS
-from tests.postgres import Server, create_database, find_programs
+from tests.postgres import Server, create_database
 
 
 @pytest.fixture(autouse=True)
@@ -372,15 +372,6 @@ async def test_an_outage_of_a_runner_that_lost_the_task_is_fenced_out(harness: H
     row = await harness.row(task)
     assert (dict(runner.metrics.verbs), row.state, row.fence, runs) == ({"fenced": 1}, "running", 2, 1)
     assert not await harness.attempts(task)
-
-
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[Server]:
-    """A server that others do not need."""
-    if (programs := find_programs()) is None:
-        pytest.skip(NO_POSTGRES)
-    with Server(programs) as server:
-        yield server
 
 
 @pytest.mark.slow

@@ -96,13 +96,7 @@ async def test_fewer_slots_let_running_tasks_finish(harness: Harness) -> None:
 
 
 async def test_commands_in_quick_succession_all_take_effect(harness: Harness) -> None:
-    go_on, begun = asyncio.Event(), asyncio.Event()
-
-    @harness.handler("work")
-    async def work() -> None:
-        begun.set()
-        await go_on.wait()
-
+    begun, go_on = harness.held_handler("work")
     task = await harness.submit("work")
     runner = harness.runner(concurrency=2, heartbeat_interval="1h", lease_timeout="2h")
     async with at_work(runner) as life:

@@ -23,13 +23,9 @@ from tests.conftest import on_sqlite, sqlite_first
 from tests.engine import process_handlers
 from tests.engine.harness import WAIT_SECONDS, Harness
 
+pytestmark = pytest.mark.usefixtures("own_hooks")
+
 HANDLER = Handler("process.value", process_handlers.value.function, Options(executor="process"))
-
-
-@pytest.fixture(autouse=True)
-def _registrations() -> Iterator[None]:
-    yield
-    LIFE_CYCLE.clear()
 
 
 @sqlite_first

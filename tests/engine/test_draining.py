@@ -27,13 +27,7 @@ def lock(migrated_url: str) -> Iterator[Lock]:
 
 
 async def test_draining_waits_for_running_tasks(harness: Harness) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @harness.handler("work")
-    async def work() -> None:
-        begun.set()
-        await go_on.wait()
-
+    begun, go_on = harness.held_handler("work")
     task = await harness.submit("work")
     runner = harness.runner()
     async with at_work(runner) as life:
@@ -46,13 +40,7 @@ async def test_draining_waits_for_running_tasks(harness: Harness) -> None:
 
 
 async def test_nothing_is_claimed_any_more(harness: Harness) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @harness.handler("work")
-    async def work() -> None:
-        begun.set()
-        await go_on.wait()
-
+    begun, go_on = harness.held_handler("work")
     await harness.submit("work")
     runner = harness.runner()
     async with at_work(runner) as life:
@@ -68,12 +56,7 @@ async def test_nothing_is_claimed_any_more(harness: Harness) -> None:
 
 
 async def test_unstarted_tasks_are_released_without_an_attempt(harness: Harness) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @harness.handler("first")
-    async def first() -> None:
-        begun.set()
-        await go_on.wait()
+    begun, go_on = harness.held_handler("first")
 
     @harness.handler("second")
     async def second() -> None: ...
@@ -119,13 +102,7 @@ async def test_tasks_of_a_claim_in_progress_are_released(harness: Harness, lock:
 
 
 async def test_an_async_body_that_does_not_end_in_time_is_interrupted(harness: Harness) -> None:
-    begun = asyncio.Event()
-
-    @harness.handler("work", retry="1h")
-    async def work() -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
+    begun, _ = harness.held_handler("work", retry="1h")
     task = await harness.submit("work")
     async with harness.running(drain_timeout="50ms"):
         await wait_for_event(begun)

@@ -13,8 +13,6 @@ import pytest
 
 from runner import Runner, TaskHandler, connect, disconnect, handler, injected, resource
 from runner.errors import ConfigurationError, SchemaMissing
-from runner.handlers.registry import REGISTRY
-from runner.handlers.resources import RESOURCES
 from runner.testing import TaskStore
 from tests.conftest import on_postgresql, on_sqlite
 from tests.engine.harness import WAIT_SECONDS, until
@@ -37,14 +35,8 @@ class Handlers:
 
 
 @pytest.fixture
-def handlers() -> Iterator[Handlers]:
-    before = set(REGISTRY)
-    resources = set(RESOURCES)
-    yield Handlers()
-    for name in set(REGISTRY) - before:
-        REGISTRY._handlers.pop(name)
-    for name in set(RESOURCES) - resources:
-        RESOURCES.remove(name)
+def handlers(own_handlers: None) -> Handlers:
+    return Handlers()
 
 
 @pytest.fixture

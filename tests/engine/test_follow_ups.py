@@ -1,25 +1,22 @@
 """A handler submits follow-up tasks in its own transaction: they exist if its task is done, and only then."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from runner import Context, TaskHandler, handler
-from runner.handlers.registry import REGISTRY
 from tests.engine.harness import Harness
 
 Later = TaskHandler[[int], Any, Any]
 
 
 @pytest.fixture
-def later() -> Iterator[Later]:
+def later(own_handlers: None) -> Later:
     @handler("test.later")
     def later(number: int) -> None: ...
 
-    yield later
-    REGISTRY._handlers.pop(later.name)
+    return later
 
 
 def parent(harness: Harness, kind: str, later: Later, ends: Any) -> None:

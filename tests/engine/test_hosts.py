@@ -21,6 +21,7 @@ from runner.model.task import NewTask
 from runner.settings import Settings
 from runner.store.submit import submit
 from runner.urls import parse_url
+from tests.databases import migrate
 from tests.engine.harness import Harness, until
 from tests.postgres import Server, Standby, create_database, find_programs
 
@@ -34,15 +35,9 @@ def pair() -> Iterator[tuple[Server, Standby, str]]:
         pytest.skip("needs the programs of a server")
     with Server(programs) as primary:
         url = create_database(primary)
-        asyncio.run(migrate(url))
+        migrate(url)
         with Standby(primary, programs) as standby:
             yield primary, standby, url.rpartition("/")[2]
-
-
-async def migrate(url: str) -> None:
-    database = Database.open(url)
-    await database.migrate()
-    await database.dispose()
 
 
 def url_of(name: str, *servers: Server) -> str:

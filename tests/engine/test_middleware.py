@@ -23,23 +23,12 @@ from runner import (
     resource,
 )
 from runner.engine.hosting import hooks
-from runner.handlers.hooks import LIFE_CYCLE
-from runner.handlers.resources import RESOURCES
 from tests.conftest import on_sqlite
 from tests.engine.harness import WAIT_SECONDS, Harness, until
 
-pytestmark = on_sqlite
+pytestmark = [on_sqlite, pytest.mark.usefixtures("own_hooks")]
 FRAME = re.compile(r", line \d+, in (\w+)")
 TENANT: contextvars.ContextVar[str] = contextvars.ContextVar("TENANT")
-
-
-@pytest.fixture(autouse=True)
-def _registrations() -> Iterator[None]:
-    resources = set(RESOURCES)
-    yield
-    LIFE_CYCLE.clear()
-    for name in set(RESOURCES) - resources:
-        RESOURCES.remove(name)
 
 
 @pytest.fixture(params=["async", "plain"])

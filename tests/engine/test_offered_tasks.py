@@ -20,18 +20,10 @@ from runner.engine.slots import ProcessSlots, Running
 from runner.model.task import Claimed
 from runner.operations.results import Target
 from runner.operations.terminate import terminate
-from runner.policy.polling import LookAhead
 from tests.conftest import on_sqlite, sqlite_first
-from tests.engine.harness import Harness, until
+from tests.engine.harness import Harness, TwoAhead, until
 from tests.engine.test_breakers import hasten
 from tests.engine.test_processes import ANA, HANDLERS, is_dead, result
-
-
-class TwoAhead(LookAhead):
-    """The prefetch after a while of quick work."""
-
-    def tasks(self, now: float) -> int:
-        return 2
 
 
 @pytest.fixture(autouse=True)

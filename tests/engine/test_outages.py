@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -16,10 +16,10 @@ from runner.db.errors import IOERR_CORRUPTFS
 from runner.db.types import db_later, db_now
 from runner.engine.lease import lease as leases
 from runner.errors import DatabaseRefused
-from tests.conftest import NO_POSTGRES, SqliteDatabases
+from tests.conftest import SqliteDatabases
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for_event
 from tests.engine.locks import Lock
-from tests.postgres import Server, create_database, find_programs
+from tests.postgres import Server, create_database
 
 
 class Outage(Protocol):
@@ -67,15 +67,6 @@ class StoppedServer:
         if self._away:
             await asyncio.to_thread(self._server.start)
             self._away = False
-
-
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[Server]:
-    """A server that others do not need."""
-    if (programs := find_programs()) is None:
-        pytest.skip(NO_POSTGRES)
-    with Server(programs) as server:
-        yield server
 
 
 @pytest.fixture

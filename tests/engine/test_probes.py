@@ -14,11 +14,11 @@ from runner.engine.lease import watchdog
 from runner.errors import InvalidSettings
 from runner.text.sanitize import one_line
 from tests.engine.harness import WAIT_SECONDS, Harness, at_work, until, wait_for_event
-from tests.engine.test_outages import Outage, locked_file, outage, own_server, server, url
+from tests.engine.test_outages import Outage, locked_file, outage, server, url
 from tests.engine.test_probe_server import get
 from tests.releases import install_next
 
-__all__ = ["locked_file", "outage", "own_server", "server", "url"]
+__all__ = ["locked_file", "outage", "server", "url"]
 
 ANY_PORT = "127.0.0.1:0"
 OK = (200, "ok\n")
@@ -113,13 +113,7 @@ async def test_a_runner_that_renews_no_lease_is_not_live_if_the_database_answers
 
 
 async def test_a_runner_is_not_ready_before_its_start_and_while_it_drains(harness: Harness) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @harness.handler("work")
-    async def work() -> None:
-        begun.set()
-        await go_on.wait()
-
+    begun, go_on = harness.held_handler("work")
     await harness.submit("work")
     runner = harness.runner(listen=ANY_PORT)
     with serve_probes(runner) as probes:
@@ -201,12 +195,7 @@ async def test_systemd_receives_the_stop_of_a_runner_that_ends_between_two_signs
 async def test_systemd_receives_each_state_once_and_the_watchdog_while_the_runner_is_live(
     harness: Harness, systemd: socket.socket
 ) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @harness.handler("work")
-    async def work() -> None:
-        begun.set()
-        await go_on.wait()
+    begun, go_on = harness.held_handler("work")
 
     async def receive(*states: str) -> list[str]:
         """The states until all of these have come."""

@@ -134,13 +134,7 @@ async def test_a_claim_in_flight_during_a_heartbeat_keeps_its_tasks(
 
 
 async def test_a_reply_whose_heartbeat_began_during_a_comparison_is_ignored(harness: Harness) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @harness.handler("work")
-    async def work() -> None:
-        begun.set()
-        await go_on.wait()
-
+    begun, go_on = harness.held_handler("work")
     async with harness.running(**RARE) as runner:
         await ready(runner)
         reconciler, claim_done = runner.reconciler, runner.claimer.claim_done

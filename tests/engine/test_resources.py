@@ -10,27 +10,17 @@ import pytest
 from runner import Context, injected, on_start, on_stop, resource
 from runner.engine.hosting.probes import serve_probes
 from runner.errors import InvalidHandler
-from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.registry import Handler
 from runner.handlers.resources import RESOURCES, InvalidResource
 from tests.conftest import on_sqlite
 from tests.engine.harness import Harness, at_work, until
 from tests.engine.test_probes import until_probe
 
-pytestmark = on_sqlite
+pytestmark = [on_sqlite, pytest.mark.usefixtures("own_hooks")]
 
 
 class Pool:
     """A connection pool of the application."""
-
-
-@pytest.fixture(autouse=True)
-def _registrations() -> Iterator[None]:
-    resources = set(RESOURCES)
-    yield
-    for name in set(RESOURCES) - resources:
-        RESOURCES.remove(name)
-    LIFE_CYCLE.clear()
 
 
 async def test_a_resource_is_opened_once_and_closed_after_the_last_task(harness: Harness) -> None:

@@ -21,7 +21,7 @@ from runner.handlers.registry import Handler, Options
 from runner.model.task import Claimed, State
 from runner.policy.limits import read_limits
 from runner.policy.polling import LookAhead, Pace
-from tests.engine.harness import WAIT_SECONDS, Harness, until, wait_for_event
+from tests.engine.harness import WAIT_SECONDS, Harness, OneAhead, until, wait_for_event
 
 MANY = 30
 
@@ -188,11 +188,6 @@ def test_each_worker_of_a_large_cluster_receives_a_short_task_early() -> None:
     slots = ExternalSlots("far", 2 * MOST_EARLY)
     slots.note_run(0.01)
     assert slots.ahead == slots.size
-
-
-class OneAhead(LookAhead):
-    def tasks(self, now: float) -> int:
-        return 1
 
 
 @pytest.mark.slow

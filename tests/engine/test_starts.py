@@ -14,7 +14,7 @@ from runner.engine.settling.starts import QUICK
 from runner.engine.worker import BURST, EAGER
 from runner.policy.polling import LookAhead
 from runner.store.registration import leave
-from tests.engine.harness import Harness, until, wait_for_event
+from tests.engine.harness import Harness, OneAhead, TwoAhead, until, wait_for_event
 
 RARE: dict[str, Any] = {
     "poll_interval": "1h",
@@ -25,11 +25,6 @@ RARE: dict[str, Any] = {
     "concurrency": 1,
 }
 """Settings of a runner that scans and renews its lease only when a test asks for it."""
-
-
-class OneAhead(LookAhead):
-    def tasks(self, now: float) -> int:
-        return 1
 
 
 class Frozen:
@@ -235,11 +230,6 @@ async def test_a_prefetched_task_that_runs_for_long_is_marked_as_started(harness
         go_on.set()
         await harness.wait_for(task)
     assert QUICK < 1
-
-
-class TwoAhead(LookAhead):
-    def tasks(self, now: float) -> int:
-        return 2
 
 
 async def marked(harness: Harness, task: int) -> bool:

@@ -75,13 +75,7 @@ async def test_a_locked_row_delays_its_own_completion_and_is_named(harness: Harn
 
 @on_postgresql
 async def test_a_locked_row_is_the_only_one_whose_start_is_not_marked(harness: Harness) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @harness.handler("work")
-    async def work() -> None:
-        begun.set()
-        await go_on.wait()
-
+    begun, go_on = harness.held_handler("work")
     tasks = [await harness.submit("work") for _ in range(3)]
     task = harness.database.tables.task
 

@@ -268,12 +268,7 @@ def row_of_a_cascade(session: psycopg.Connection, task: int) -> None:
 async def test_a_lock_on_one_task_delays_no_other(
     harness: Harness, hold: Hold, retention: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @harness.handler("slow")
-    async def slow() -> None:
-        begun.set()
-        await go_on.wait()
+    begun, go_on = harness.held_handler("slow")
 
     @harness.handler("quick")
     async def quick() -> None: ...
@@ -330,13 +325,7 @@ async def test_a_large_batch_with_one_refused_row_is_written_in_few_transactions
 async def test_the_end_of_a_runner_is_bounded_and_names_the_locked_row(
     harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @harness.handler("slow")
-    async def slow() -> None:
-        begun.set()
-        await go_on.wait()
-
+    begun, go_on = harness.held_handler("slow")
     held = await harness.submit("slow")
     runner = harness.runner(drain_timeout="100ms")
     run = asyncio.ensure_future(runner.run())

@@ -8,8 +8,7 @@ import sqlalchemy as sa
 
 from runner import Context
 from runner.engine.runner import Engine
-from runner.policy.polling import LookAhead
-from tests.engine.harness import WAIT_SECONDS, Harness, until, wait_for_event
+from tests.engine.harness import WAIT_SECONDS, Harness, OneAhead, until, wait_for_event
 
 
 async def terminate(harness: Harness, task_id: int, **values: Any) -> None:
@@ -114,13 +113,6 @@ async def test_a_task_that_waits_for_a_slot_never_begins(harness: Harness) -> No
         await harness.wait_for(blocking, waiting)
     assert ran == []
     assert await harness.state(waiting) == "cancelled"
-
-
-class OneAhead(LookAhead):
-    """Looks one task ahead, however long the others take."""
-
-    def tasks(self, now: float) -> int:
-        return 1
 
 
 async def claimed_without_a_slot(harness: Harness, runner: Engine, handler: str) -> int:

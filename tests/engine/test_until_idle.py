@@ -55,13 +55,7 @@ async def test_it_waits_for_tasks_that_its_tasks_submit(harness: Harness) -> Non
 
 
 async def test_it_waits_for_tasks_in_another_runners_hands(harness: Harness) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @harness.handler("work")
-    async def work() -> None:
-        begun.set()
-        await go_on.wait()
-
+    begun, go_on = harness.held_handler("work")
     task = await harness.submit("work")
     async with harness.running():
         await begun.wait()
@@ -107,15 +101,10 @@ async def test_it_does_not_wait_for_other_queues(harness: Harness) -> None:
 @pytest.mark.representatives(1)
 @pytest.mark.parametrize("selection", [{"buckets": "0-499"}, {"slice": "0/2"}], ids=str)
 async def test_it_does_not_wait_for_other_buckets(harness: Harness, selection: dict[str, str]) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
+    begun, go_on = harness.held_handler("slow")
 
     @harness.handler("work")
     async def work() -> None: ...
-
-    @harness.handler("slow")
-    async def slow() -> None:
-        begun.set()
-        await go_on.wait()
 
     elsewhere, here = await harness.submit("work", bucket=501), await harness.submit("work", bucket=2)
     running = await harness.submit("slow", bucket=701)
@@ -146,13 +135,7 @@ async def test_it_counts_and_waits_for_its_buckets_only(harness: Harness) -> Non
 
 
 async def test_a_standby_waits_for_the_tasks_of_its_slice(harness: Harness) -> None:
-    begun, go_on = asyncio.Event(), asyncio.Event()
-
-    @harness.handler("work")
-    async def work() -> None:
-        begun.set()
-        await go_on.wait()
-
+    begun, go_on = harness.held_handler("work")
     await harness.submit("work", bucket=2)
     async with harness.running(slice="0/2"):
         await begun.wait()

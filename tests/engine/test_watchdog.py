@@ -99,13 +99,7 @@ async def _run_until_ended(harness: Harness, runner: object, task: int) -> None:
 
 
 async def test_a_runner_declared_lost_while_blocked_has_no_valid_lease(harness: Harness) -> None:
-    begun = asyncio.Event()
-
-    @harness.handler("waits")
-    async def waits() -> None:
-        begun.set()
-        await asyncio.Event().wait()
-
+    begun, _ = harness.held_handler("waits")
     await harness.submit("waits")
     async with harness.running(heartbeat_interval="2s", drain_timeout="0s") as runner:
         await wait_for_event(begun)

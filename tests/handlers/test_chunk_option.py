@@ -1,6 +1,6 @@
 """The options `chunk` and `chunk_wait`: what a function needs, and the arguments of its tasks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,15 +10,8 @@ from pydantic import BaseModel, Field
 from runner import Chunk, Context, Dead, Retry, handler
 from runner.errors import InvalidHandler, InvalidPayload
 from runner.handlers.chunk import Succeeded
-from runner.handlers.registry import REGISTRY
 
-
-@pytest.fixture(autouse=True)
-def _forgotten() -> Iterator[None]:
-    before = set(REGISTRY)
-    yield
-    for name in set(REGISTRY) - before:
-        REGISTRY._handlers.pop(name)
+pytestmark = pytest.mark.usefixtures("own_handlers")
 
 
 @dataclass

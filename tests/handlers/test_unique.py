@@ -1,37 +1,22 @@
 """Unique keys and buckets, as authors of handlers set them."""
 
 import asyncio
-from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
 import pytest
 
-from runner import TaskHandler, connect, disconnect, handler
+from runner import TaskHandler, handler
 from runner.db.database import Database
 from runner.errors import DuplicateTask, InvalidHandler, InvalidPayload, InvalidTask
 from runner.handlers.call_options import UniqueFor, parse_scope
-from runner.handlers.registry import REGISTRY
 from runner.model.task import BUCKETS, Scope
-from runner.urls import parse_url
 from tests.store.table import count, row_of
 from tests.store.unique_tasks import key_row
 
+pytestmark = pytest.mark.usefixtures("own_handlers")
+
 Welcome = TaskHandler[Any, Any, Any]
-
-
-@pytest.fixture(autouse=True)
-def _registry() -> Iterator[None]:
-    handlers = dict(REGISTRY._handlers)
-    yield
-    REGISTRY._handlers = handlers
-
-
-@pytest.fixture
-def connected(migrated_url: str) -> Iterator[None]:
-    connect(url=parse_url(migrated_url))
-    yield
-    disconnect()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 
 from runner import FailedRun, handler, retry_plan
 from runner.errors import InvalidRetryPlan
-from runner.handlers.registry import REGISTRY
 from runner.model.outcome import Failure, Retry
 from runner.policy import own_retry_plan
 from runner.policy.attempt_verdict import AttemptState, judge
@@ -158,16 +157,14 @@ def test_code_and_settings_load_the_class_of_a_path() -> None:
     assert verdict.verb == "die"
 
 
+@pytest.mark.usefixtures("own_handlers")
 def test_an_option_of_a_handler_loads_its_plan() -> None:
-    try:
-        own = handler("shop.sync", retry=PATH)(lambda: None)
-        assert own.defaults.retry == PATH
-        assert own.options(retry=PATH).task.retry == PATH
-        assert PATH in PLANS
-        with pytest.raises(InvalidRetryPlan, match=r"'shop.nowhere:Plan' is not a retry plan: .*ModuleNotFoundError"):
-            own.options(retry="shop.nowhere:Plan")
-    finally:
-        REGISTRY._handlers.pop("shop.sync", None)
+    own = handler("shop.sync", retry=PATH)(lambda: None)
+    assert own.defaults.retry == PATH
+    assert own.options(retry=PATH).task.retry == PATH
+    assert PATH in PLANS
+    with pytest.raises(InvalidRetryPlan, match=r"'shop.nowhere:Plan' is not a retry plan: .*ModuleNotFoundError"):
+        own.options(retry="shop.nowhere:Plan")
 
 
 def test_an_entry_point_registers_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:

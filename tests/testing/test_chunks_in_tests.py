@@ -7,22 +7,15 @@ import pytest
 
 from runner import Chunk, TaskHandle, handler
 from runner.errors import RunnerError
-from runner.handlers.registry import REGISTRY
 from runner.testing import TaskStore
+
+pytestmark = pytest.mark.usefixtures("own_handlers")
 
 
 @pytest.fixture
 def store(migrated_url: str) -> Iterator[TaskStore]:
     with TaskStore(migrated_url, retry="1m,5m") as store:
         yield store
-
-
-@pytest.fixture(autouse=True)
-def _registry() -> Iterator[None]:
-    before = set(REGISTRY)
-    yield
-    for name in set(REGISTRY) - before:
-        REGISTRY._handlers.pop(name)
 
 
 @dataclass

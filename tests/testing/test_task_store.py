@@ -12,24 +12,17 @@ import sqlalchemy as sa
 from runner import Context, DependsOn, Retry, TaskHandler, connect, disconnect, handler, injected, resource
 from runner.client.client import get_client
 from runner.errors import InvalidHandler, InvalidPayload, UnknownHandler, WouldBlock
-from runner.handlers.registry import REGISTRY
 from runner.handlers.resources import RESOURCES
 from runner.logs import TaskFilter
 from runner.testing import Ran, TaskStore
+
+pytestmark = pytest.mark.usefixtures("own_handlers")
 
 
 @pytest.fixture
 def store(migrated_url: str) -> Iterator[TaskStore]:
     with TaskStore(migrated_url, retry="1m,5m") as store:
         yield store
-
-
-@pytest.fixture(autouse=True)
-def _registry() -> Iterator[None]:
-    before = set(REGISTRY)
-    yield
-    for name in set(REGISTRY) - before:
-        REGISTRY._handlers.pop(name)
 
 
 @pytest.fixture
