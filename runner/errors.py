@@ -110,7 +110,7 @@ class UnknownExecutor(ConfigurationError):
 
 
 class WouldBlock(ConfigurationError):
-    """{call}() would block the running event loop. Use this instead: await {instead}(...)."""
+    """{call} would block the running event loop. Use this instead: {instead}."""
 
 
 class ShardNotChosen(ConfigurationError):

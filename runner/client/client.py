@@ -36,8 +36,8 @@ def refuse_event_loop(call: str, instead: str | None = None) -> None:
     is as if it ran in another thread.
 
     Args:
-        call: name of the function that blocks.
-        instead: the function to await; by default the one with `_async` at the end of its name.
+        call: name of the function that blocks, or with `instead` the code.
+        instead: the code to write; by default it awaits the function with `_async` at the end of its name.
 
     Raises:
         WouldBlock: the caller is on an event loop.
@@ -47,7 +47,7 @@ def refuse_event_loop(call: str, instead: str | None = None) -> None:
     except RuntimeError:
         return
     if getattr(loop, "_thread_id", None) in (None, threading.get_ident()):
-        raise WouldBlock(call=call, instead=instead or f"{call}_async")
+        raise WouldBlock(call=call if instead else f"{call}()", instead=instead or f"await {call}_async(...)")
 
 
 def _open() -> Client:

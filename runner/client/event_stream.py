@@ -41,7 +41,7 @@ class EventStream:
         yield END
 
     def __iter__(self) -> Iterator[str]:
-        refuse_event_loop("for", "an iterator with `async for`")
+        refuse_event_loop("for text in stream()", "async for text in stream()")
         pages = EventPages(self._id, self._after, self._kinds)
         while not pages.ended:
             page = pages.begin()

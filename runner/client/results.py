@@ -374,7 +374,9 @@ def wait_for_end(id: int, timeout: Delay | None) -> "TaskResult":
 
 
 def _endings(ids: Sequence[int], timeout: Delay | None, call: str) -> "Mapping[int, TaskResult | Exception]":
-    refuse_event_loop(call, "wait" if call == "result" else None)
+    if call == "result":
+        refuse_event_loop("result()", "await wait(...)")
+    refuse_event_loop(call)
     return follow(_waits(get_client(), ids, _seconds(timeout)), lambda wait: _await(*wait))
 
 

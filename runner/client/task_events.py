@@ -33,7 +33,7 @@ class TaskEvents:
                 yield event
 
     def __iter__(self) -> Iterator[TaskEvent]:
-        refuse_event_loop("for", "an iterator with `async for`")
+        refuse_event_loop("for event in events()", "async for event in events()")
         pages = EventPages(self._id, self._after, self._kinds)
         while not pages.ended:
             yield from pages.take(_result(pages.begin()))

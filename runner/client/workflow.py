@@ -113,7 +113,7 @@ class Workflow:
     def __enter__(self) -> Self:
         """Begin the block."""
         if self._tx is None:
-            refuse_event_loop("workflow", "`async with workflow(...)`")
+            refuse_event_loop("with workflow(...)", "async with workflow(...)")
         return self._begin()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

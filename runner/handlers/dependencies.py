@@ -304,7 +304,7 @@ class BatchResult:
         except RuntimeError:
             parents = self._require_parents()
             return _checked(parents.submit(parents.read).result(), return_exceptions)
-        raise WouldBlock(call="ctx.batch.results", instead="ctx.batch.results_async")
+        raise WouldBlock(call="ctx.batch.results()", instead="await ctx.batch.results_async()")
 
     async def results_async(self, *, return_exceptions: bool = False) -> list[Any]:
         """Same as `results`, in an async handler."""

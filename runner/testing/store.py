@@ -219,7 +219,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     with contextlib.suppress(RuntimeError):
         asyncio.get_running_loop()
         work.close()
-        raise WouldBlock(call="drain", instead="drain_async")
+        raise WouldBlock(call="drain()", instead="await drain_async(...)")
     return asyncio.run(work)
 
 

@@ -204,6 +204,20 @@ async def test_a_second_transaction_beside_the_first_is_refused(
     assert await payments() == 1
 
 
+async def test_a_blocking_transaction_in_a_coroutine_is_refused(harness: Harness, payments: Payments) -> None:
+    @harness.handler("pay", max_attempts=1)
+    async def pay(ctx: Context) -> None:
+        with ctx.transaction() as tx:
+            tx.execute(PAY, {"task": ctx.id})
+
+    task = await harness.submit("pay")
+    await harness.work()
+    row = await harness.row(task)
+    assert row.state == "dead"
+    assert "Use this instead: async with ctx.transaction()." in row.error
+    assert await payments() == 0
+
+
 async def _nothing() -> None:
     pass
 

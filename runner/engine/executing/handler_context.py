@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import Connection, event
 
+from runner.client.client import refuse_event_loop
 from runner.client.results import value_of
 from runner.client.sealed_results import any_sealed, opened
 from runner.db import async_core
@@ -192,6 +193,7 @@ class HandlerTransaction:
             await self._async_context.__aexit__(kind, error, trace)
 
     def __enter__(self) -> Connection:
+        refuse_event_loop("with ctx.transaction()", "async with ctx.transaction()")
         context = self._open_blocking()
         connection = context.__enter__()
         self._sync_context = context
