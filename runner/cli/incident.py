@@ -1,6 +1,6 @@
 """`runner incident`: the report of an incident."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, NamedTuple
 
@@ -31,6 +31,7 @@ class IncidentDocument(NamedTuple):
         since: the first minute.
         until: the end, exclusive.
         before: the queues in the period of the same length before.
+        backlog: the ready and retrying tasks at the end, by queue.
         failures: the failure groups, the most frequent one first.
         changes: the changes by operators, by change group; None if this login may not read the audit log.
     """
@@ -42,6 +43,7 @@ class IncidentDocument(NamedTuple):
     queues: SummaryDocument
     handlers: SummaryDocument
     before: SummaryDocument
+    backlog: Mapping[str, Count]
     failures: Sequence[Failures]
     changes: Sequence[ChangeGroup] | None
 
@@ -140,6 +142,7 @@ def _document(report: Incident) -> IncidentDocument:
         as_document(report.queues),
         as_document(report.handlers),
         as_document(report.before),
+        report.backlog,
         report.failures,
         report.changes,
     )

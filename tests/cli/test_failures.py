@@ -84,6 +84,8 @@ def test_an_incident_names_the_backlog_at_its_end_after_a_retry_of_dead_tasks(cl
     assert re.search(r"^\| `default` \| 2 \| 1 \| 2 \| 2 \| 0 \|", text, re.MULTILINE)
     assert cli("retry", 2).code == Exit.OK
     assert re.search(r"^\| `default` \| 2 \| 1 \| 2 \| 2 \| 1 \|", cli("incident", "--from", "10m").out, re.MULTILINE)
+    document = cli("incident", "--from", "10m", "--json").document
+    assert document["backlog"] == {"default": {"number": 1, "more": False}}
 
 
 @contextmanager
