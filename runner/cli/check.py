@@ -60,7 +60,7 @@ from runner.store.partitions import has_tasks_beyond, read_layout
 from runner.text import formatting
 from runner.text.columns import Column, figure
 from runner.text.runner_name import runner_name
-from runner.text.sanitize import count_noun
+from runner.text.sanitize import count_noun, shell_word
 from runner.text.stuck_row import lock_advice, lock_text, more_stuck, stuck_step, stuck_text
 from runner.urls import DatabaseUrl
 
@@ -565,10 +565,9 @@ async def _schedules(checked: Checked) -> AsyncIterator[Finding]:
     """Check that the schedules run, or that an operator paused them."""
     rows, at = await checked.database.read(schedules, runs=1), await checked.database.read(clock)
     for row in rows:
-        name, late = quote(row.id), row.lateness(at)
+        name, late = shell_word(row.id), row.lateness(at)
         if row.error is not None:
-            advice = f"Correct it: runner schedules edit {name}"
-            yield Finding("schedules", CheckStatus.WRONG, f"schedule {row.id} cannot run: {row.error}", advice)
+            yield Finding("schedules", CheckStatus.WRONG, f"schedule {row.id} cannot run: {row.error}", row.remedy)
         elif row.pause is not None and row.pause.by == VANISHED_BY:
             advice = f"Run: runner schedules delete {name}, or runner schedules resume {name}"
             yield Finding("schedules", CheckStatus.NOTE, f"schedule {row.id} is no longer in the code", advice)

@@ -19,6 +19,7 @@ from runner.policy.schedule_ticks import delayed, next_ticks
 from runner.queries.registries import Pause
 from runner.queries.rows import as_text, from_row, moment, number, readable, text
 from runner.queries.task_list.row import TaskRow, task_rows
+from runner.text.sanitize import shell_word
 
 LAST_RUNS = 12
 """Runs of each schedule in a list."""
@@ -100,6 +101,17 @@ class ScheduleRow:
     error: str | None
     version: int
     runs: tuple[ScheduleRun, ...] = field(default=())
+
+    @property
+    def remedy(self) -> str:
+        """The command that mends a schedule that cannot run: an edit, or the deletion if its id is not valid."""
+        from runner.handlers.schedules import check_id  # most schedules are valid
+
+        try:
+            check_id(self.id)
+        except InvalidInput:
+            return f"Delete it, and add it under another id: runner schedules delete {shell_word(self.id)}"
+        return f"Correct it: runner schedules edit {shell_word(self.id)}"
 
     def lateness(self, at: datetime) -> timedelta | None:
         """The lateness of its oldest run that has not started, or of a tick that no runner has handled.

@@ -1,6 +1,7 @@
 """Sanitize text before it reaches a terminal or a spreadsheet."""
 
 import re
+import shlex
 import traceback
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -80,6 +81,14 @@ def value_text(value: object) -> str:
         return str.__str__(repr(value))
     except BaseException:
         return f"a {type(value).__name__} (not readable)"
+
+
+def shell_word(text: str) -> str:
+    """Quote a word for a command line; characters that a terminal does not show are escapes of bash and zsh."""
+    if clean(text) == text:
+        return shlex.quote(text)
+    escaped = (each if clean(each) == each and each not in "\\'" else f"\\U{ord(each):08x}" for each in text)
+    return f"$'{''.join(escaped)}'"
 
 
 def count_noun(number: int, noun: str) -> str:

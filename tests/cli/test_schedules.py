@@ -11,6 +11,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.handlers.options import SCHEDULE_OPTIONS
 from runner.handlers.registry import REGISTRY
+from runner.model.schedule import ScheduleSpec
 from runner.model.task import NewTask
 from runner.store.schedules.tick import tick
 from tests.cli.conftest import Call, Store
@@ -47,6 +48,19 @@ def test_a_schedule_is_listed_shown_and_changed(cli: Call, nightly: str) -> None
     assert (last["verb"], last["target"]) == ("delete", "schedule nightly")
     assert cli("undo", last["id"]).code == Exit.OK
     assert cli("schedules", "show", nightly).code == Exit.OK
+
+
+@on_sqlite
+def test_the_remedy_of_a_schedule_whose_id_is_not_valid_is_its_deletion(cli: Call, store: Store) -> None:
+    id = "nightly\xa0report"
+    spec = ScheduleSpec("a.b", "every 1h").values()
+    store.write(lambda tx: tx.execute(sa.insert(tx.tables.schedule).values(id=id, next_at=db_now(), **spec)))
+    store.write(tick)
+    delete = "runner schedules delete $'nightly\\U000000a0report'"  # a terminal shows a blank
+    printed = [" ".join(cli(command).out.split()) for command in ("check", "alerts")]
+    assert [delete in text for text in printed] == [True, True], printed
+    assert "schedules edit" not in " ".join(printed)
+    assert cli("schedules", "delete", id).code == Exit.OK
 
 
 def test_a_schedule_takes_every_option_that_its_tasks_may_have(cli: Call) -> None:

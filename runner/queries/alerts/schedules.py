@@ -1,14 +1,13 @@
 """The rules of schedules: late, or kept from running by skipped or missed ticks."""
 
 from collections.abc import Iterator
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from runner.model.alert import Alert, AlertRule, Severity
 from runner.model.schedule import TickOutcome
 from runner.queries.alerts.facts import MAX_ERROR, AlertFacts, shown
 from runner.text import formatting
-from runner.text.sanitize import clean
+from runner.text.sanitize import shell_word
 
 if TYPE_CHECKING:  # The first data of the console do not need it.
     from runner.queries.schedules import ScheduleRow
@@ -28,7 +27,7 @@ def late_schedules(facts: AlertFacts) -> Iterator[Alert]:
             continue
         if row.error is not None:
             title, text = f"schedule {shown(row.id)} cannot run", shown(row.error, MAX_ERROR)
-            yield Alert(AlertRule.SCHEDULE_LATE, row.id, Severity.CRITICAL, title, text, _edit(row))
+            yield Alert(AlertRule.SCHEDULE_LATE, row.id, Severity.CRITICAL, title, text, row.remedy)
         elif late is not None and late > facts.thresholds.late:
             title = f"schedule {shown(row.id)} is late"
             text = f"{formatting.age(late)} (threshold {formatting.age(facts.thresholds.late)})"
@@ -47,8 +46,4 @@ def skipped_schedules(facts: AlertFacts) -> Iterator[Alert]:
 
 
 def _show(row: "ScheduleRow") -> str:
-    return f"Its runs: runner schedules show {quote(clean(row.id))}"
-
-
-def _edit(row: "ScheduleRow") -> str:
-    return f"Correct it: runner schedules edit {quote(clean(row.id))}"
+    return f"Its runs: runner schedules show {shell_word(row.id)}"
