@@ -100,7 +100,7 @@ async def waiting(tx: Transaction, lanes: Sequence[Lane], cap: int) -> dict[str,
     """
     statement = _waiting_statement(tx.tables, tx.dialect, cap)
     rows = await tx.rows(statement, tx.dialect.row_parameters("lane", LANE_COLUMNS, lanes))
-    return {queue: _waiting(ready, sizes, cap) for queue, ready, sizes in rows}
+    return {queue: WaitingCounts(*(capped(number, cap) for number in numbers)) for queue, *numbers in rows}
 
 
 # The console counts every second: building these statements would cost more than executing them.
@@ -112,25 +112,25 @@ def _waiting_statement(tables: Tables, dialect: Dialect, cap: int) -> sa.Select[
     queue, lane = sa.select(lane_rows.c.queue).distinct().subquery("queue"), lane_rows.alias("mine")
     task = tables.task.alias("walked")
     due, future = task.c.run_at <= db_now(), task.c.run_at > db_now()
-    # Only columns of the index, whose walk then reads no rows.
-    ready = _walk(dialect, lane, queue, task, due, task.c.run_at, cap + 1)
-    ahead = _walk(dialect, lane, queue, task, future, task.c.retried, cap + 1)
-    return sa.select(queue.c.queue, _size(ready), _sizes(ahead))
-
-
-def _waiting(ready: int, sizes: str, cap: int) -> WaitingCounts:
-    ahead, attempted = map(int, sizes.split())
-    # Beyond the cap the split into scheduled and retrying is unknown, so neither number is complete.
-    more = ahead > cap
-    return WaitingCounts(capped(ready, cap), Count(min(ahead - attempted, cap), more), Count(min(attempted, cap), more))
+    mine = lane.c.queue == queue.c.queue
+    # Many scheduled tasks do not hide that none is retrying: the lanes of each are walked on their own.
+    parts = ((mine, due), (mine & sa.not_(lane.c.retried), future), (mine & lane.c.retried, future))
+    walks = (_walk(dialect, lane, queue, task, lanes, condition, cap + 1) for lanes, condition in parts)
+    return sa.select(queue.c.queue, *map(_size, walks))
 
 
 def _walk(
-    dialect: Dialect, lane: sa.FromClause, queue: sa.Subquery, task: Any, condition: Condition, column: Any, limit: int
+    dialect: Dialect,
+    lane: sa.FromClause,
+    queue: sa.Subquery,
+    task: Any,
+    mine: Condition,
+    condition: Condition,
+    limit: int,
 ) -> sa.Subquery:
-    """A column of the first waiting tasks of a queue that match a condition, over all of its lanes."""
+    """The first waiting tasks of some lanes of a queue that match a condition."""
     matches = [task.c[name] == lane.c[name] for name in LANE_COLUMNS]
-    waiting, mine = is_state(task.c.state, State.WAITING), lane.c.queue == queue.c.queue
+    waiting, column = is_state(task.c.state, State.WAITING), task.c.run_at  # of the index: the walk reads no rows
     if dialect.laterals:
         # Lane by lane: as a join, a planner that expects one row would read the tasks of all queues for each queue.
         first = sa.select(column).where(waiting, condition, *matches).limit(limit).correlate(lane)
@@ -144,13 +144,6 @@ def _walk(
 
 def _size(rows: sa.Subquery) -> sa.ScalarSelect[int]:
     return sa.select(sa.func.count()).select_from(rows).scalar_subquery()
-
-
-def _sizes(rows: sa.Subquery) -> sa.ScalarSelect[str]:
-    """The number of rows and of those with attempts, as one text: a scalar subquery returns one value."""
-    attempted = sa.func.coalesce(sa.func.sum(sa.case((rows.c.retried, 1), else_=0)), 0)
-    sizes = sa.cast(sa.func.count(), sa.Text) + " " + sa.cast(attempted, sa.Text)
-    return sa.select(sizes).select_from(rows).scalar_subquery()
 
 
 MOST_COUNTED = 200_000

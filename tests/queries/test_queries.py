@@ -102,8 +102,17 @@ class TestCounts:
             await add_past(database, id, State.DEAD)
         (counts,) = (await counted(database, cap=3)).values()
         assert (counts.ready, counts.dead) == (Count(3, True), Count(3, True))
-        assert (counts.scheduled, counts.retrying) == (Count(3, True), Count(0, True))
+        assert (counts.scheduled, counts.retrying) == (Count(3, True), Count(0))
         assert str(counts.ready) == "3+"
+
+    @pytest.mark.parametrize("retrying", [0, 2])
+    async def test_more_scheduled_tasks_than_the_cap_hide_no_retrying_one(
+        self, database: Database, retrying: int
+    ) -> None:
+        for number in range(8):
+            await add_live(database, run_at=ahead(60 + number), attempt=int(number < retrying))
+        (counts,) = (await counted(database, cap=3)).values()
+        assert (counts.scheduled, counts.retrying) == (Count(3, True), Count(retrying))
 
     async def test_a_count_equal_to_the_cap_is_complete(self, database: Database) -> None:
         await database.write(submit_many, [NewTask("a"), NewTask("b"), NewTask("a", delay=60), NewTask("b", delay=60)])
