@@ -12,6 +12,7 @@ from runner.operations.names import name_warning, pause_note
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits
 from runner.queries.counting import Count
+from runner.queries.counts import QueueCounts
 from runner.queries.counts import counts as read_counts
 from runner.queries.registries import Pause
 from runner.text import formatting
@@ -101,15 +102,22 @@ async def _about_pause(session: Session, target: PauseTarget, current: Pause | N
         if target.kind is PauseKind.QUEUE:
             counts = {queue.queue: queue for queue in await session.read(read_counts, depth=MOST_COUNTED)}
             if queue := counts.get(target.name):
-                backlog = f"{queue.ready} ready and {queue.retrying} retrying tasks wait"
-                finish = "finishes" if queue.running == Count(1) else "finish"
-                texts.append(content(f"  {backlog}, {queue.running.of('running task')} {finish}"))
+                texts.append(content(f"  {backlog(queue)}"))
         if note := await session.read(pause_note, target):
             texts.append(content((f"  {line(note, MAX_NOTE)}", "retrying")))
         return texts
     at = await session.read(clock)
     until = formatting.exact(current.until, at, session.zone) if current.until else "resumed"
     return [content(f"Paused by {line(current.by)} until {until}{f': {line(current.why)}' if current.why else ''}")]
+
+
+def backlog(queue: QueueCounts) -> str:
+    """The tasks of a queue that a pause holds back, and those that it lets finish; without unknown figures."""
+    waits = [(queue.ready, "ready"), (queue.retrying, "retrying")]
+    known = [f"{count} {word}" for count, word in waits if count != Count(0, more=True)]
+    finish = "finishes" if queue.running == Count(1) else "finish"
+    held = f"{' and '.join(known)} tasks wait, " if known else ""
+    return f"{held}{queue.running.of('running task')} {finish}"
 
 
 async def _toggle(session: Session, target: PauseTarget, current: Pause | None, confirmation: Confirmation) -> Notice:

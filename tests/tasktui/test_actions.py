@@ -26,12 +26,16 @@ from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate
 from runner.policy.breaker import Breaker
 from runner.queries.audit import AuditRecord, audit
+from runner.queries.counting import Count
+from runner.queries.counts import QueueCounts
 from runner.queries.registries import pauses
+from runner.queries.reports import Flow
 from runner.store.breaker import declare_breakers
 from runner.store.submit import submit
 from tasktui.actions import perform
 from tasktui.actions.actions import ACTIONS
 from tasktui.actions.dialogs import DIALOGS
+from tasktui.actions.queues import backlog
 from tasktui.app import Console
 from tasktui.dialogs import ask
 from tasktui.dialogs.ask import ConfirmScreen
@@ -465,6 +469,15 @@ async def test_a_handler_is_paused_and_resumed_from_a_task(database: Database, w
         await confirm(operator)
         await operator.sees_notice("Handler mail.send resumed")
     assert [entry.target for entry in await audited(database)] == ["handler mail.send"] * 2
+
+
+def test_the_preview_of_a_pause_leaves_unknown_figures_out() -> None:
+    none, unknown = Count(), Count(0, more=True)
+    ready, running = Count(1_000, more=True), Count(1)
+    queue = QueueCounts("mail", ready, none, none, none, running, none, none, 9.0, none, Flow(), Flow(), None)
+    assert backlog(queue) == "1,000+ ready and 0 retrying tasks wait, 1 running task finishes"
+    assert backlog(queue._replace(retrying=unknown)) == "1,000+ ready tasks wait, 1 running task finishes"
+    assert backlog(queue._replace(ready=unknown, retrying=unknown)) == "1 running task finishes"
 
 
 @pytest.mark.slow
