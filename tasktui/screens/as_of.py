@@ -135,7 +135,8 @@ class PastOverview(PastScreen):
     def show(self, snapshot: Any) -> None:
         """Show the queues."""
         data: PastQueues = snapshot
-        capped = f"Only the first {CANDIDATES:,} unfinished tasks are counted." if data.capped else ""
+        bounds = "a + marks a lower bound, and an empty figure is unknown"
+        capped = f"Only the newest {CANDIDATES:,} unfinished tasks are counted: {bounds}." if data.capped else ""
         self.show_head(data.at, capped, MISSING, "" if data.audited else UNAUDITED)
         rows = {queue.queue: queue for queue in data.queues}
         self.query_one("#queues", Table).show(
@@ -158,7 +159,8 @@ def queue_line(queue: PastQueue, data: PastQueues, *, capped: bool) -> RenderedR
     unsure = sum(number for word, number in queue.states.items() if word not in columns)
 
     def cell(number: int, role: str) -> Cell:
-        return Cell(str(Count(number, capped)), role if number else "faint")
+        unknown = capped and not number
+        return Cell("" if unknown else str(Count(number, capped)), role if number else "faint")
 
     notes = [pause_text(queue.pause, data)] if queue.pause else []
     notes += [str(queue.limits)] if any(queue.limits) else []
@@ -168,7 +170,7 @@ def queue_line(queue: PastQueue, data: PastQueues, *, capped: bool) -> RenderedR
             *(cell(queue.states.get(shown, 0), str(shown)) for shown in columns),
             cell(unsure, "retrying"),
             Cell(str(queue.dead), "dead" if queue.dead.number else "faint"),
-            Cell(formatting.age(queue.oldest) if queue.oldest is not None else "", "text"),
+            Cell(f"{formatting.age(queue.oldest)}{'+' * capped}" if queue.oldest is not None else "", "text"),
             Cell(f"{queue.minute.finished:,}", "text" if queue.minute.finished else "faint"),
             Cell(f"{queue.hour.failed:,}", "text" if queue.hour.failed else "faint"),
             Cell(line(", ".join(notes)) if notes else "", "paused"),

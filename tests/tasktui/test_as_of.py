@@ -12,6 +12,7 @@ from runner.db.types import db_later
 from runner.model.outcome import Dead, Failure, Snooze
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
+from runner.queries.past import as_of as past
 from tasktui.actions.actions import ACTIONS
 from tasktui.screens import MODES, as_of
 from tasktui.session.write_lock import ReadOnly
@@ -218,3 +219,19 @@ async def test_further_tasks_of_a_past_time_are_read_at_the_end_of_the_list(
             await operator.until(lambda count=count: len(table.keys) >= count)
         assert sorted(table.keys) == ids
         await operator.sees("8 tasks.")
+
+
+async def test_a_past_time_with_more_tasks_than_are_counted_shows_bounds_and_no_question_mark(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (past, as_of):
+        monkeypatch.setattr(module, "CANDIDATES", 3)
+    for _ in range(5):
+        await put(database, queue="mail")
+    await shift(database, 1200)
+    async with watch() as operator:
+        await at(operator, "15m ago", "As of", "mail", "Only the newest 3 unfinished tasks", "a + marks a lower bound")
+        (row,) = [text.split() for text in operator.text.splitlines() if " mail " in text]
+        assert row[2:4] == ["3+", "0"]  # ready and dead; the other states are unknown
+        assert row[4].endswith("+")
+        assert "?" not in " ".join(row)
