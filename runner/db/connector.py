@@ -33,10 +33,12 @@ class Connector(NamedTuple):
 
     Args:
         strict: True to accept only a server that accepts changes, False to prefer it.
+        application: name of the connections on the server; empty for the one in the parameters.
     """
 
     limits: AnswerLimits = AnswerLimits()
     strict: bool = False
+    application: str = ""
 
     def prepare(self, engine: sa.Engine) -> None:
         """Let an engine for PostgreSQL connect in this way."""
@@ -79,6 +81,8 @@ class Connector(NamedTuple):
         """Connect with the password of the parameters, or the last one of its command. Yield calls, receive results."""
         import psycopg
 
+        if self.application:
+            parameters = {**parameters, "application_name": self.application}
         command = COMMANDS.get(str(parameters.get("password")))
         if command is None:
             return (yield from self._try_hosts(kind, parameters))

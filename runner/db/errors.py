@@ -518,12 +518,16 @@ def _sentences(text: str) -> str:
     return joined.strip()
 
 
+_AROUND_FACT = re.compile(r"\n\t[^\n?]+\?|\bconnection (?:failed|is bad): (?=connection to )")
+"""libpq's question whether the server runs, in any language, and the beginning by psycopg that its message repeats."""
+
+
 def _text(original: BaseException) -> str:
     """Return the message of the database without the rejected row or value, which may contain secrets."""
     if skipped := _SKIPPED.search(str(original)):
         return skipped[1]
     primary = getattr(getattr(original, "diag", None), "message_primary", None)
-    text = primary if primary and _is_content(original) else str(original)
+    text = primary if primary and _is_content(original) else _AROUND_FACT.sub("", str(original))
     if _sqlstate(original) == MISSING_TABLE:
         text, advice = primary or text, INCOMPLETE  # the language of the message is a setting of the server
     else:

@@ -435,9 +435,11 @@ class AsyncServerConnection(WatchedConnection, psycopg.AsyncConnection[Any]):
         """The form of ServerConnection.look_up for event loops."""
         lookups = look_up(hosts)
         if futures := [asyncio.wrap_future(future) for _, future in lookups if future is not None]:
-            _, late = await asyncio.wait(futures, timeout=seconds)
+            done, late = await asyncio.wait(futures, timeout=seconds)
             for each in late:
                 each.cancel()
+            for each in done:
+                each.exception()  # else asyncio logs it; `looked_up` reads it from the thread's future
         return looked_up(lookups, seconds)
 
     @staticmethod

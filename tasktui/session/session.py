@@ -324,7 +324,7 @@ class Session:
             return await self._changes.wait(self._change(verb, *args, **kwargs), LONGEST_SILENCE, timeout_error)
 
     async def _change(self, verb: StoreVerb[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        database = Database.of(self.settings, deadline=LONGEST_CHANGE)
+        database = Database.of(self.settings, deadline=LONGEST_CHANGE, connector=self.database.connector)
 
         async def checked(tx: Transaction) -> T:
             await check_in(tx, self.database.url)

@@ -12,12 +12,12 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from runner.db.connect import driver_threads_ended
+from runner.db.connector import Connector
 from runner.db.database import Database
 from runner.errors import DatabaseUnavailable, RunnerError
 from runner.queries.overview import read_overview
@@ -263,8 +263,7 @@ async def opened(arguments: Arguments, settings: Settings) -> AsyncIterator[Sess
 @asynccontextmanager
 async def prepared(arguments: Arguments, settings: Settings) -> AsyncIterator[Session]:
     """A session whose database is not open yet."""
-    settings = settings.model_copy(update={"url": named(settings.url)})
-    database = Database.of(settings, read_only=True)
+    database = Database.of(settings, read_only=True, connector=connector_for(settings.url))
     try:
         barrier = ASKED if arguments.read_only else UNOPENED
         session = Session(database, settings, lock_of(arguments, settings, barrier))
@@ -283,11 +282,9 @@ def lock_of(arguments: Arguments, settings: Settings, barrier: ReadOnlyReason | 
     return WriteLock(-inf if closed else inf, barrier)
 
 
-def named(url: DatabaseUrl) -> DatabaseUrl:
-    """Set the application name on the server, unless the URL sets one."""
-    if url.file is not None or "application_name" in dict(url.options):
-        return url
-    return replace(url, options=(*url.options, ("application_name", "tasktui")))
+def connector_for(url: DatabaseUrl) -> Connector:
+    """A connector with the name of the console on the server, unless the URL sets one."""
+    return Connector(application="" if "application_name" in dict(url.options) else "tasktui")
 
 
 def end_on_signals(end: Callable[[], object]) -> None:

@@ -1,7 +1,9 @@
 """Database faults, caused on real databases."""
 
 import asyncio
+import gc
 import os
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -21,6 +23,8 @@ from runner.db.database import Database
 from runner.db.errors import is_transient, translate
 from runner.db.file_writer import FileStatement
 from runner.db.needs import Needs, needs
+from runner.db.server_connection import AsyncServerConnection
+from runner.db.server_hosts import ServerHost
 from runner.db.transaction import Transaction, clock
 from runner.errors import DatabaseLocked, DatabaseRefused, DatabaseUnavailable, DiskFull, InvalidTask, ValueRejected
 from runner.model.task import NewTask
@@ -456,7 +460,34 @@ def test_a_message_of_several_lines_becomes_one_line() -> None:
     assert error.fields["why"] == "a b c"
     away = translate(OSError("port 5 failed: refused\n\tIs the server running on that host?\nNext:\nA"), "url")
     assert away is not None
-    assert away.fields["why"] == "port 5 failed: refused. Is the server running on that host? Next: A"
+    assert away.fields["why"] == "port 5 failed: refused. Next: A"
+
+
+@pytest.mark.parametrize(
+    ("beginning", "fact"),
+    [
+        ("connection failed: ", 'connection to server at "::1", port 5 failed: Connection refused'),
+        ("connection is bad: ", 'connection to server on socket "/tmp/5" failed: No such file or directory'),
+    ],
+)
+def test_a_failed_connection_is_reported_by_the_observed_fact_alone(beginning: str, fact: str) -> None:
+    question = "\n\tIs the server running on that host and accepting TCP/IP connections?"
+    away = translate(psycopg.OperationalError(f"{beginning}{fact}{question}; {fact}{question}"), "postgresql://host/a")
+    assert away is not None
+    assert str(away).endswith(f"be reached: {fact}; {fact}. Check that it is running and that the URL is correct.")
+
+
+async def test_the_loop_logs_nothing_about_a_host_without_an_address(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def look_up(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    hosts, failures = await AsyncServerConnection.look_up([ServerHost("nowhere", "", "")], 60.0)
+    gc.collect()  # asyncio logs an error of a future that nothing reads when it is freed
+    assert (hosts, caplog.records) == ([], [])
+    assert failures == ["failed to resolve host 'nowhere': [Errno -2] Name or service not known"]
 
 
 def test_a_connection_timeout_is_an_outage() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import sqlalchemy as sa
 from textual.app import ScreenStackError
 from textual.css.query import NoMatches
 from textual.drivers.linux_driver import LinuxDriver
@@ -27,10 +28,10 @@ from tasktui.__main__ import ERASED, WAITING
 from tasktui.session.write_lock import ASKED
 from tasktui.startup import startup
 from tasktui.startup.arguments import Arguments
-from tasktui.startup.startup import lock_of, named, opened
+from tasktui.startup.startup import lock_of, opened
 from tasktui.terminal.keyboard import Keyboard
 from tasktui.terminal.recording import CastEvent, Recorder, events, play
-from tests.conftest import SqliteDatabases
+from tests.conftest import SqliteDatabases, on_postgresql
 from tests.tasktui.conftest import Watch
 from tests.tasktui.display import Display
 from tests.tasktui.terminal import LEFT_ALTERNATE_SCREEN, PROGRAM, WAIT_SECONDS, Terminal, escapes
@@ -271,10 +272,19 @@ async def test_tables_that_are_missing_are_said_to_be(database_url: str) -> None
 
 
 async def test_a_database_that_is_away_is_reported() -> None:
-    settings = Settings(url=parse_url("postgresql://localhost:1/app?sslmode=disable"))
-    with pytest.raises(DatabaseUnavailable):
-        async with opened(Arguments(), settings):
+    url = "postgresql://localhost:1/app?sslmode=disable"
+    with pytest.raises(DatabaseUnavailable) as failed:
+        async with opened(Arguments(), Settings(url=parse_url(url))):
             pass
+    assert str(failed.value).startswith(f"The database {url} cannot be reached: connection to server at ")
+
+
+@on_postgresql
+async def test_the_server_shows_the_name_of_the_console_unless_the_url_has_one(migrated_url: str) -> None:
+    for url, name in ((migrated_url, "tasktui"), (f"{migrated_url}?application_name=desk", "desk")):
+        async with opened(Arguments(), Settings(url=parse_url(url))) as session:
+            assert await session.read(lambda tx: tx.scalar(sa.text("SHOW application_name"))) == name
+            assert str(session.settings.url) == url
 
 
 def test_production_starts_read_only_unless_writing_is_asked_for() -> None:
@@ -283,12 +293,6 @@ def test_production_starts_read_only_unless_writing_is_asked_for() -> None:
     assert lock_of(Arguments(write=True), production).is_open(0)
     assert lock_of(Arguments(), ordinary).is_open(0)
     assert not lock_of(Arguments(), ordinary, ASKED).is_open(0)
-
-
-def test_the_server_knows_its_console_by_name() -> None:
-    assert "application_name=tasktui" in str(named(parse_url("postgresql://h/d")))
-    assert "application_name=mine" in str(named(parse_url("postgresql://h/d?application_name=mine")))
-    assert str(named(parse_url("sqlite:////f.db"))) == "sqlite:////f.db"
 
 
 async def test_a_message_that_comes_after_the_console_has_closed_is_no_crash(watch: Watch) -> None:
