@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.db.transaction import Transaction, clock
 from runner.filter.parse import Filter, parse_filter
-from runner.filter.sort import NEWEST, Sort, SortField
+from runner.filter.sort import NEWEST, Sort
 from runner.operations.names import filter_warnings
 from runner.operations.preview import bounded, matching_ids
 from runner.queries.counting import Count, total_of
@@ -17,7 +17,7 @@ from runner.queries.registries import registry_entries
 from runner.queries.signatures import payload_remark
 from runner.queries.task_list.compile import indexed
 from runner.queries.task_list.row import TaskRow, task_rows
-from runner.queries.task_list.search import TaskPage, find, page_script
+from runner.queries.task_list.search import TaskPage, find, page_script, with_sort_field
 from runner.queries.task_list.search import page as read_page
 from runner.queries.task_list.shard_page import EARLIEST, ShardCursors, ShardPage, ShardTask, merged
 from tasktui.data.task_list import Listing
@@ -143,9 +143,9 @@ async def _latest(tx: Transaction, task_filter: Filter, newest: int | None) -> l
     return [] if newest is None else (await find(tx, task_filter, MOST_NEWER)).ids
 
 
-async def count_matches(tx: Transaction, task_filter: Filter) -> Count:
-    """Count the tasks that match a filter, up to a cap; for filters with an index."""
-    ids, more = await matching_ids(tx, task_filter)
+async def count_matches(tx: Transaction, task_filter: Filter, sort: Sort = NEWEST) -> Count:
+    """Count the tasks of a list, up to a cap; for filters with an index."""
+    ids, more = await matching_ids(tx, with_sort_field(tx, task_filter, sort))
     return Count(len(ids), more)
 
 
@@ -326,16 +326,15 @@ class TaskPages:
 
     async def _matching(self, session: Session) -> Count | None:
         """Count the matching tasks if not all of them are loaded and an index makes counting cheap."""
-        cheap = self.listing.indexed and self.sort.by in (SortField.ID, SortField.AGE, SortField.ATTEMPTS)
-        if not self.listing.next or not cheap:
+        if not self.listing.next or not self.listing.indexed:
             return None
         return await self._counts.get(self.request, partial(self._counted, session), session.distance)
 
     async def _counted(self, session: Session) -> Count | None:
-        task_filter = self.filter
+        task_filter, sort = self.filter, self.sort
 
         async def of_database(each: Session) -> Count:
-            return await each.read(count_matches, task_filter)
+            return await each.read(count_matches, task_filter, sort)
 
         parts, silent = split(await self._reads.read(session, of_database, ("count", self.request)))
         return None if silent else Count(*total_of(parts.values()))

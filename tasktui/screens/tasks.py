@@ -137,8 +137,8 @@ class TasksScreen(LiveScreen):
         """Update the list; only a load changes its order."""
         self.pages.update(snapshot)
         self.draw()
-        if self.pages.searching:
-            self.feed.hurry()
+        if self.pages.searching or (isinstance(snapshot, Loaded) and self.pages.listing.next):
+            self.feed.hurry()  # The next read continues the search, or counts the tasks.
         if isinstance(snapshot, Loaded) and self.table.cursor is None:
             self.table.action_first()
 

@@ -1,10 +1,14 @@
 """The mouse: a click does what the text under the pointer says, and nothing else."""
 
+from datetime import UTC, datetime
+
 import pytest
+import sqlalchemy as sa
 from textual.events import MouseScrollDown
 
 from runner.db.database import Database
-from runner.filter.sort import SortField
+from runner.filter.sort import Sort, SortField
+from runner.model.task import State
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.dialogs.help import HelpScreen
 from tasktui.shell.frame import Keys
@@ -60,6 +64,20 @@ async def test_a_click_on_a_head_sorts_and_a_second_one_reverses(database: Datab
         await click(operator, "HANDLER")
         await click(operator, "ID")
         await operator.until(lambda: operator.console.databases.opened.tasks.sort.by is SortField.ID)
+
+
+@pytest.mark.parametrize("filter_text", ["state:dead", "-state:succeeded", ""])
+async def test_a_click_on_when_keeps_the_total_exact(database: Database, watch: Watch, filter_text: str) -> None:
+    columns = {"handler": "h", "queue": "mail", "state": State.DEAD.value, "finished_at": datetime.now(UTC)}
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.history), [{"id": id, **columns} for id in range(1, 232)])
+    await add_live(database, queue="mail", run_at=ahead(60))
+    async with watch("tasks", filter_text=filter_text) as operator:
+        shown = 231 + (filter_text != "state:dead")
+        await operator.sees(f"{shown} tasks, 200 loaded")
+        operator.screen.opened.sort = Sort(SortField.FINISHED_AT)
+        operator.screen.on_screen_resume()
+        await operator.sees("ended last first", "231 tasks, 200 loaded")
 
 
 async def test_when_sorts_finished_tasks_by_their_end(database: Database, watch: Watch) -> None:

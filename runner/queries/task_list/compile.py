@@ -102,14 +102,15 @@ def _is_served(term: Term) -> bool:
         case "key" | "failure" | "change" | "batch" | "below":
             return not term.negated and term.operator in (Operator.EQ, Operator.IN)
         case "workflow":  # an index serves ids, or names, but not both in one condition
-            alike = len({type(value) for value in _values(term)}) == 1
+            alike = len({type(value) for value in values_of(term)}) == 1
             return not term.negated and term.operator in (Operator.EQ, Operator.IN) and alike
         case "state":
-            return term == QUIET or (not term.negated and INDEXED_STATES.issuperset(_values(term)))
+            return term == QUIET or (not term.negated and INDEXED_STATES.issuperset(values_of(term)))
     return False
 
 
-def _values(term: Term) -> tuple[Any, ...]:
+def values_of(term: Term) -> tuple[Any, ...]:
+    """The values of a term, of which a row has one."""
     return term.value if isinstance(term.value, tuple) else (term.value,)
 
 
@@ -132,10 +133,10 @@ def _is_plain(source: Source) -> Condition:
 def _matches(column: Any, term: Term, dialect: Dialect) -> Condition:
     match term.operator:
         case Operator.IN:
-            return dialect.one_of(column, _values(term))
+            return dialect.one_of(column, values_of(term))
         case Operator.GLOB:
-            return dialect.matches(column, _values(term))
-    return _compared(column, term.operator, *_values(term))
+            return dialect.matches(column, values_of(term))
+    return _compared(column, term.operator, *values_of(term))
 
 
 def _column(term: Term, source: Source) -> Any:
@@ -158,7 +159,7 @@ def _text(term: Term, source: Source, _dialect: Dialect) -> Condition:
 def _state(term: Term, source: Source, dialect: Dialect) -> Condition:
     if not source.states:
         return _plain(term, source, dialect)
-    possible = [source.states[word] for word in _values(term) if word in source.states]
+    possible = [source.states[word] for word in values_of(term) if word in source.states]
     return sa.or_(*possible) if possible else sa.false()
 
 
@@ -166,12 +167,12 @@ def _due(term: Term, source: Source, _dialect: Dialect) -> Condition:
     column = _column(term, source)
     if State.WAITING not in source.states:
         return sa.false()
-    threshold = db_later(db_now(), _values(term)[0].total_seconds())
+    threshold = db_later(db_now(), values_of(term)[0].total_seconds())
     return source.states[State.WAITING] & _compared(column, term.operator, threshold)
 
 
 def _age(term: Term, source: Source, _dialect: Dialect) -> Condition:
-    moment = db_later(db_now(), -_values(term)[0].total_seconds())
+    moment = db_later(db_now(), -values_of(term)[0].total_seconds())
     return _compared(_column(term, source), REVERSED[term.operator], moment)
 
 
@@ -187,7 +188,7 @@ def _failed_attempt(terms: Sequence[Term], source: Source, dialect: Dialect) -> 
 def _change(term: Term, source: Source, dialect: Dialect) -> Condition:
     """Search the audit, along the index of its change groups."""
     audit = source.related.audit.c
-    matches = dialect.one_of(audit.change_group, _values(term)) & audit.task_id.is_not(None)
+    matches = dialect.one_of(audit.change_group, values_of(term)) & audit.task_id.is_not(None)
     ids: Condition = source.columns["id"].in_(sa.select(audit.task_id).where(matches))
     return ids
 
@@ -195,14 +196,14 @@ def _change(term: Term, source: Source, dialect: Dialect) -> Condition:
 def _batch(term: Term, source: Source, dialect: Dialect) -> Condition:
     """Search the parents of the callback of a batch, along the index of dependencies."""
     dependency = source.related.dependency.c
-    matches = dialect.one_of(dependency.task_id, _values(term)) & dependency.parent_id.is_not(None)
+    matches = dialect.one_of(dependency.task_id, values_of(term)) & dependency.parent_id.is_not(None)
     ids: Condition = source.columns["id"].in_(sa.select(dependency.parent_id).where(matches))
     return ids
 
 
 def _workflow(term: Term, source: Source, dialect: Dialect) -> Condition:
     """Search along the index of the members of workflows, and along that of names; `*` matches one without a name."""
-    column, table, values = _column(term, source), source.related.workflow.c, _values(term)
+    column, table, values = _column(term, source), source.related.workflow.c, values_of(term)
     ids = [value for value in values if isinstance(value, int)]
     names = [value for value in values if isinstance(value, str)]
     parts: list[Condition] = [dialect.one_of(column, ids)] if ids else []
@@ -217,16 +218,16 @@ def _workflow(term: Term, source: Source, dialect: Dialect) -> Condition:
 def _below(term: Term, source: Source, dialect: Dialect) -> Condition:
     """Search the dependents of tasks, theirs in turn, and so on, along the index of dependencies."""
     dependency = source.related.dependency.c
-    start = sa.select(dependency.task_id).where(dialect.one_of(dependency.parent_id, _values(term)))
+    start = sa.select(dependency.task_id).where(dialect.one_of(dependency.parent_id, values_of(term)))
     below = start.cte(recursive=True)  # without a name: a search may have several
     following = sa.select(dependency.task_id).where(dependency.parent_id == below.c.task_id)
     below = below.union(following)
     ids: Condition = source.columns["id"].in_(sa.select(below.c.task_id))
-    return ids | dialect.one_of(source.columns["id"], _values(term))
+    return ids | dialect.one_of(source.columns["id"], values_of(term))
 
 
 def _tag(term: Term, source: Source, _dialect: Dialect) -> Condition:
-    return sa.or_(*(_has_tag(_column(term, source), tag) for tag in _values(term)))
+    return sa.or_(*(_has_tag(_column(term, source), tag) for tag in values_of(term)))
 
 
 def _has_tag(tags: Any, tag: str) -> Condition:
@@ -313,7 +314,7 @@ def _divided(task_filter: Filter, *, by_queue: bool) -> Iterator[tuple[Filter, F
     if state_term is None:
         yield Filter(indexed), _without(task_filter, indexed), is_small
         return
-    words = FAILED_STATES if state_term == QUIET else _values(state_term)
+    words = FAILED_STATES if state_term == QUIET else values_of(state_term)
     for group in GROUPS:
         matches = tuple(word for word in group if word in words)
         if not matches:
@@ -376,7 +377,7 @@ _ROW_FIELDS = (*_OF_ROW, "state", "due", "age", "text")
 
 
 def _row_matches(term: Term, row: Any, word: str, at: datetime) -> bool:
-    values = _values(term)
+    values = values_of(term)
     match term.field:
         case "state":
             return word in values or row.state in values

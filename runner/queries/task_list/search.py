@@ -9,11 +9,12 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidSort, NoSqlEquivalent
-from runner.filter.parse import Filter
+from runner.filter.fields import Operator
+from runner.filter.parse import Filter, Term
 from runner.filter.sort import NEWEST, SORTS, Sort, SortField
 from runner.queries.rows import moment, readable
 from runner.queries.task_list.by_lane import walk_lanes
-from runner.queries.task_list.compile import Scan, indexed, is_few, path, scans
+from runner.queries.task_list.compile import Scan, indexed, is_few, path, scans, values_of
 from runner.queries.task_list.cursor import SCAN_LIMIT, AccessPath, Cursor, Page, SortKey, compared, least
 from runner.queries.task_list.row import TaskRow, task_rows
 from runner.queries.task_list.sources import Source, live, past, running, waiting
@@ -116,6 +117,16 @@ def _sources(tx: Transaction, sort: Sort) -> list[Source]:
         case SortField.FINISHED_AT:
             return [past(tx.tables)]
     return [live(tx.tables), past(tx.tables)]
+
+
+def with_sort_field(tx: Transaction, task_filter: Filter, sort: Sort) -> Filter:
+    """The filter of the tasks that have the sort field; a list in this order leaves out all others."""
+    sources = _sources(tx, sort)
+    words = {str(word) for source in sources for word in source.states}
+    states = (term for term in task_filter.terms if term.field == "state" and not term.negated)
+    if len(sources) > 1 or any(words.issuperset(map(str, values_of(term))) for term in states):
+        return task_filter
+    return Filter((*task_filter.terms, Term("state", Operator.IN, tuple(sorted(words)))))
 
 
 def _has_own_index(task_filter: Filter) -> bool:
