@@ -122,10 +122,9 @@ class Database:
 
     @cached_property
     def _reader(self) -> AsyncCoreEngine:
-        options = connect.READING[self.dialect.name]
-        if self.dialect.begin_reading is not None:  # The driver would wait for the answer to its own BEGIN.
-            options = options | connect.SINGLE[self.dialect.name]
-        return self.engine.execution_options(**options)
+        # The driver would wait for the answer to its own BEGIN, and make the next transaction READ WRITE in any case.
+        options = connect.READING if self.dialect.begin_reading is None else connect.SINGLE
+        return self.engine.execution_options(**options[self.dialect.name])
 
     @cached_property
     def _writer(self) -> AsyncCoreEngine:

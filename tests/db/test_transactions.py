@@ -16,10 +16,10 @@ from runner.db.database import Database
 from runner.db.handler_transactions import Wait
 from runner.db.needs import Needs
 from runner.db.transaction import Transaction, within_deadline
-from runner.errors import TransactionUnavailable
+from runner.errors import ReadOnlyDatabase, TransactionUnavailable
 from runner.model.task import NewTask
 from runner.store.submit import submit
-from tests.conftest import on_sqlite
+from tests.conftest import on_postgresql, on_sqlite
 
 Opening = Callable[[Database], AbstractAsyncContextManager[object]]
 
@@ -204,3 +204,17 @@ async def test_transactions_one_after_another_use_the_same_connection(database: 
     async with database.reading(), database.reading(), database.reading():
         pass
     assert len({await used() for _ in range(6)}) == 1
+
+
+@on_postgresql
+async def test_a_connection_that_has_read_keeps_to_the_read_only_default_of_its_database(
+    database: Database, rival: Database, migrated_url: str
+) -> None:
+    name = sa.make_url(migrated_url).database
+    async with database.writing() as tx:
+        await tx.execute(sa.text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'))
+    async with rival.reading() as tx:
+        await tx.scalar(sa.select(1))
+    with pytest.raises(ReadOnlyDatabase):
+        async with rival.writing() as tx:
+            await submit(tx, NewTask("a"))
