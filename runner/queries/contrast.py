@@ -31,6 +31,9 @@ FEWEST = 5
 COMMON, RARE = 0.9, 0.1
 """The share of the failures that have a value in common, and the share of the successes that may have it too."""
 
+MANY, LESS_RARE = 20, 0.5
+"""From MANY failures on, LESS_RARE of the successes may have the value: chance does not explain it then."""
+
 LONGEST_PAYLOAD, MOST_ARGUMENTS, LONGEST_VALUE = 8_192, 40, 60
 """Characters of a payload that is read, arguments of it that are compared, and characters of a value."""
 
@@ -96,7 +99,7 @@ class Contrast:
             return "No recent successes to compare with."
         if not self.differences:
             of = f"the last {self.successes:,} successes"
-            return f"Same versions, hosts, tenants and arguments as {of}."
+            return f"No version, host, tenant or argument sets the failures apart from {of}."
         first = self.differences[0]
         only = "Only" if first.failures == first.of_failures and not first.successes else "Mostly"
         return f"{only} {'; '.join(difference.words for difference in self.differences)}."
@@ -190,7 +193,7 @@ def _values(sample: _Sample) -> dict[str, str]:
 def differences_of(
     failed: Sequence[Mapping[str, str]], succeeded: Sequence[Mapping[str, str]]
 ) -> tuple[Difference, ...]:
-    """Find the values that almost all failures and almost no successes have, the largest difference first.
+    """Find the values that almost all failures and few successes have, the largest difference first.
 
     Args:
         failed: the values of each failed task by field.
@@ -205,7 +208,8 @@ def differences_of(
         others = successes.get(field, Counter())
         if 2 * total < len(failed) or not others.total():
             continue  # Few tasks have this field.
-        if number / total >= COMMON and others[value] / others.total() <= RARE:
+        rare = RARE if total < MANY else LESS_RARE
+        if number / total >= COMMON and others[value] / others.total() <= rare:
             found.append(Difference(field, value, number, total, others[value], others.total()))
     places = {field: place for place, field in enumerate(ORDER)}
     found.sort(

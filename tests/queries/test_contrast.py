@@ -89,13 +89,27 @@ def test_equal_values_and_rare_fields_are_no_difference() -> None:
     failed = [{"version": "2", "host": f"web-{n % 4}", "argument dry": "false"} for n in range(8)]
     succeeded = [{"version": "2", "host": f"web-{n % 4}", "argument dry": "false"} for n in range(8)]
     assert differences_of(failed, succeeded) == ()
-    assert Contrast(8, 8).sentence == "Same versions, hosts, tenants and arguments as the last 8 successes."
+    assert Contrast(8, 8).sentence == (
+        "No version, host, tenant or argument sets the failures apart from the last 8 successes."
+    )
     failed[0]["argument rare"] = "1"
     succeeded[0]["argument rare"] = "2"
     assert differences_of(failed, succeeded) == ()
     mostly = [{"tenant": "acme"}] * 9 + [{"tenant": "zed"}]
     (difference,) = differences_of(mostly, [{"tenant": "zed"}] * 10)
     assert Contrast(10, 10, (difference,)).sentence == "Mostly tenant acme: 9 of 10 failures, 0 of 10 successes."
+
+
+def test_twenty_failures_are_set_apart_by_values_that_half_of_the_successes_have() -> None:
+    """In an unfinished deploy, the new version succeeds with other arguments."""
+    failed = [{"version": "2", "argument currency": "CHF", "host": f"web-{n % 2}"} for n in range(20)]
+    others = (("2", "EUR"), ("2", "EUR"), ("1", "CHF"), ("1", "EUR"), ("1", "EUR"))
+    succeeded = [{"version": v, "argument currency": c, "host": f"web-{n % 2}"} for n in range(4) for v, c in others]
+    assert Contrast(20, 20, differences_of(failed, succeeded)).sentence == (
+        "Mostly argument currency CHF: 20 of 20 failures, 4 of 20 successes; "
+        "version 2: 20 of 20 failures, 8 of 20 successes."
+    )
+    assert differences_of(failed[1:], succeeded) == ()
 
 
 async def test_payloads_of_other_programs_and_long_ones_are_left_out(database: Database) -> None:
