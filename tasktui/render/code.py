@@ -11,7 +11,7 @@ from runner.text import formatting
 from runner.text.redact import mask
 from runner.text.sanitize import count_noun
 from tasktui.render.render import block, line
-from tasktui.render.rows import BLANK, Part, Row, fit
+from tasktui.render.rows import BLANK, Part, Row, fit, wrapped
 
 FRAME = re.compile(r'^\s*File "(?P<path>.*?)", line (?P<line>\d+)(?:, in (?P<function>.*))?$')
 CHAINED = re.compile(
@@ -35,6 +35,9 @@ JSON_TOKEN = re.compile(
     r"(?P<json_key>\"(?:[^\"\\]|\\.)*\"(?=\s*:))|(?P<json_string>\"(?:[^\"\\]|\\.)*\")"
     r"|(?P<json_number>-?\b\d[\d.eE+-]*)|(?P<json_literal>\b(?:true|false|null)\b)|(?P<muted>[{}\[\],:]+)"
 )
+MOST_OF_MESSAGE = 8
+"""Rows of a message that is folded."""
+
 PATH_PARTS = 3
 """Folders of a path that are shown, from its end."""
 
@@ -82,17 +85,19 @@ def highlighted(code: str, pattern: re.Pattern[str] = TOKEN) -> list[Part]:
 def error_rows(
     error_type: str, message: str, trace: str | None, width: int, *, reveal: bool, unfold: bool
 ) -> list[Row]:
-    """An error with its traceback.
+    """An error with its whole message, and its traceback.
 
     Args:
         trace: the traceback; None if there is none.
         width: cells.
         reveal: show secrets.
-        unfold: show the frames of libraries.
+        unfold: show all of a long message, and the frames of libraries.
     """
-    title = formatting.brief(f"{error_type}: {message.splitlines()[0]}" if message else error_type)
-    kind, colon, text = title.partition(":")
-    rows: list[Row] = [[(kind, "bold dead"), (mask(f"{colon}{text}", reveal=reveal), "strong")]]
+    first, *others = [text for text in block(mask(message, reveal=reveal)).splitlines() if text.strip()] or [""]
+    title = [(formatting.brief(error_type), "bold dead"), (f": {first}" if first else "", "strong")]
+    rows = [row for part in (title, *([(text, "text")] for text in others)) for row in wrapped(part, width)]
+    if not unfold and (hidden := len(rows) - MOST_OF_MESSAGE) > 0:
+        rows = [*rows[:MOST_OF_MESSAGE], [(f"{count_noun(hidden, 'more line')} of it, f unfolds", "italic faint")]]
     if not trace:
         return rows
     blocks = CHAINED.split(block(mask(trace, reveal=reveal)))
@@ -103,7 +108,7 @@ def error_rows(
     for cause in reversed(blocks[:-1]):
         last = next((text for text in reversed(cause.splitlines()) if text.strip()), "")
         name, colon, rest = last.strip().partition(":")
-        rows += [BLANK, [("caused by ", "muted"), (name, "retrying"), (f"{colon}{rest}", "text")]]
+        rows += [BLANK, *wrapped([("caused by ", "muted"), (name, "retrying"), (f"{colon}{rest}", "text")], width)]
     return rows
 
 

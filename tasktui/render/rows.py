@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import TypeAlias
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
@@ -46,11 +46,15 @@ def fit(row: Row, width: int) -> list[Part]:
 
 
 def wrapped(row: Row, width: int) -> list[Row]:
-    """A sentence in as many rows as it needs, broken between words; each begins as far inside as the first."""
+    """A sentence in as many rows as it needs; each begins as far inside as the first.
+
+    It is broken between words, and a word that has no room in a row of its own at its end.
+    """
     inside = " " * (len(row[0][0]) - len(row[0][0].lstrip())) if row else ""
     rows: list[list[Part]] = [[]]
     for text, spec in row:
-        for word in re.findall(r"\s*\S+|\s+$", text):
+        words = re.findall(r"\s*\S+|\s+$", text)
+        for word in chain.from_iterable(chop_cells(word, max(2, width - len(inside))) for word in words):
             if rows[-1] and width_of([*rows[-1], (word.rstrip(), spec)]) > width and word.strip():
                 rows.append([(inside + word.strip(), spec)])
             else:

@@ -369,6 +369,18 @@ def test_an_error_without_a_message_has_no_colon() -> None:
     assert plain(error_rows("terminated while running", "", None, 60, reveal=False, unfold=False)).endswith("running")
 
 
+@pytest.mark.parametrize("width", [60, 24])
+def test_the_whole_message_of_an_error_is_shown_in_rows_of_its_own(width: int) -> None:
+    message = f"the server answered 503 to https://shop.example/{'order' * 6} and said\ntry later " + "again " * 90
+    rows = error_rows("shop.GatewayTimeout", message, TRACE, width, reveal=False, unfold=True)
+    assert max(map(width_of, rows)) <= width
+    joined = "".join(plain(rows).split())
+    assert joined.startswith("".join(f"GatewayTimeout: {message}".split()))
+    folded = plain(error_rows("shop.GatewayTimeout", message, None, width, reveal=False, unfold=False)).splitlines()
+    assert len(folded) == 9
+    assert folded[-1].endswith(" of it, f unfolds")
+
+
 def test_the_frames_of_libraries_are_folded_and_the_failing_line_is_marked() -> None:
     rows = error_rows("shop.GatewayTimeout", "no answer", TRACE, 60, reveal=False, unfold=False)
     assert plain(rows).splitlines() == [
