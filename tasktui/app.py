@@ -39,7 +39,7 @@ from tasktui.render import theme
 from tasktui.render.theme import THEMES, Ascii, suitable
 from tasktui.screens import MODES as SCREENS
 from tasktui.screens import preload
-from tasktui.session.databases import LIST, Databases, mode_name
+from tasktui.session.databases import Databases, mode_name
 from tasktui.session.opened import TargetScreen
 from tasktui.session.session import Session
 from tasktui.session.shards import ShardsSession
@@ -174,8 +174,8 @@ class Console(KeyBuffer):
 
     async def action_go(self, mode: str) -> None:
         """Switch to a screen, or with `back` to the one that opened this one. The following keys wait for it."""
-        if screen := self.databases.opener if mode == "back" else mode:
-            await super().switch_mode(self.databases.mode(screen, by_key=True))
+        if name := self.databases.back() if mode == "back" else self.databases.mode(mode, by_key=True):
+            await super().switch_mode(name)
 
     @on(Heading.Chosen)
     async def _open_screen(self, event: Heading.Chosen) -> None:
@@ -339,7 +339,7 @@ class Console(KeyBuffer):
         except InvalidInput as error:
             self.ahead.refuse(str(error))
             return
-        changes = self.databases.shown == LIST and filter_text not in (None, tasks.filter_text)
+        changes = self.databases.is_list_shown and filter_text not in (None, tasks.filter_text)
         tasks.before = (tasks.filter_text, tasks.sort) if changes else None
         tasks.filter_text = tasks.filter_text if filter_text is None else filter_text
         tasks.sort = sort or tasks.sort

@@ -41,7 +41,10 @@ class Databases:
         self._opened = tuple(Opened() for _ in self.sessions)
         self._place = 0
         self._last: dict[int, str] = {}
-        self._trails: tuple[list[str], ...] = tuple([] for _ in self.sessions)
+        self._now: tuple[int, str] | None = None
+        """The place of the database on the screen, and its screen; None at the start."""
+        self._trails: tuple[list[tuple[int, str]], ...] = tuple([] for _ in self.sessions)
+        """The screens, of any database, from which the one of each place was opened."""
 
     @property
     def front(self) -> Session:
@@ -63,10 +66,9 @@ class Databases:
         return self._last.get(self._place, self._first)
 
     @property
-    def opener(self) -> str:
-        """The screen from which the one in front was opened, to which escape returns; empty after its key."""
-        trail = self._trails[self._place]
-        return trail[-1] if trail else LIST if self.shown == TASK else ""
+    def is_list_shown(self) -> bool:
+        """True if the screen shows the task list of the database in front, which another one may just have opened."""
+        return self._now == (self._place, LIST)
 
     @property
     def jobs(self) -> list[Job]:
@@ -79,14 +81,26 @@ class Databases:
         Args:
             by_key: its key or a tab opens it, so that it has no opener; the key of the opener returns to that.
         """
-        shown, trail = self.shown, self._trails[self._place]
-        if by_key and trail[-1:] == [screen]:
-            trail.pop()
-        elif by_key and (shown, screen) != (LIST, TASK):
+        now, then, trail = self._now or (self._place, self._first), (self._place, screen), self._trails[self._place]
+        opener = self._trails[now[0]]
+        if (by_key or now[0] != self._place) and opener[-1:] == [then]:
+            opener.pop()
+        elif by_key and (now[1], screen) != (LIST, TASK):
             trail.clear()
-        elif screen != shown:
-            trail.append(shown)
-        self._last[self._place] = screen
+        elif now not in (then, *trail[-1:]):
+            trail.append(now)
+        return self._show(screen)
+
+    def back(self) -> str:
+        """Return to the screen from which the one in front was opened, of any database; empty after its key."""
+        trail = self._trails[self._place]
+        if not trail:
+            return self._show(LIST) if self.shown == TASK else ""
+        self._place, screen = trail.pop()
+        return self._show(screen)
+
+    def _show(self, screen: str) -> str:
+        self._now, self._last[self._place] = (self._place, screen), screen
         return mode_name(screen, self._place, past=self.front.at is not None)
 
     def next(self) -> str:

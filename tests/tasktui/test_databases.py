@@ -93,6 +93,35 @@ async def test_a_key_acts_on_the_database_in_front(database: Database, watch: Wa
 
 
 @ON_ONE_DATABASE
+async def test_escape_returns_to_the_screen_of_another_database_that_one_came_from(
+    database: Database, watch: Watch, eu: Session
+) -> None:
+    await add_live(database, queue="mail")
+    async with watch(beside=[eu], profile="home") as operator:
+        home = operator.console.session
+
+        def shows(title: str, session: Session) -> bool:
+            return bool(operator.screen.title == title and operator.screen.session is session)
+
+        await operator.command("tasks queue:mail")
+        await operator.until(lambda: tasks_of(operator, home))
+        await operator.command("db eu")
+        await operator.until(lambda: shows("Overview", eu))
+        await operator.command("tasks queue:parcels")
+        await operator.until(lambda: tasks_of(operator, eu))
+        for title, session in (("Overview", eu), ("Tasks", home), ("Overview", home)):
+            await operator.press("escape")
+            await operator.until(lambda title=title, session=session: shows(title, session))
+        assert operator.console.databases.opened.tasks.filter_text == "queue:mail"
+        await operator.press("2", "d", "d", "escape")  # d returns too, and the key 2 has no screen before it
+        await operator.until(lambda: tasks_of(operator, home))
+        await operator.press("d")
+        await operator.until(lambda: shows("Overview", eu))
+        await operator.press("escape")
+        await operator.until(lambda: tasks_of(operator, home))
+
+
+@ON_ONE_DATABASE
 async def test_a_notice_names_a_database_that_is_not_in_front(watch: Watch, eu: Session) -> None:
     async with watch("overview", NARROW, beside=[eu], profile="home") as operator:
         behind = operator.screen

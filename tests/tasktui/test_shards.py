@@ -444,3 +444,17 @@ async def test_the_problems_of_a_shard_are_those_of_its_own_overview(profile: Sh
         await operator.sees("us: No runner is alive", "us: web-2:41 was lost", "us: 1 task died in the last hour")
         number = operator.text.partition("NEEDS ATTENTION ")[2].split()[0]
         assert number == str(sum(operator.text.count(f" {name}: ") for name in ("eu", "us")))
+
+
+async def test_escape_returns_from_the_task_of_a_shard_to_the_list_of_all_shards(profile: Sharded) -> None:
+    async with filled(profile), console_of(profile) as operator:
+        await operator.sees(" total ")
+        every = operator.console.session
+        await operator.command("tasks queue:mail state:waiting")
+        await operator.sees("4 tasks")
+        await operator.press("enter")
+        await operator.until(lambda: operator.screen.title == "Task" and operator.console.session is not every)
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.title == "Tasks" and operator.console.session is every)
+        await operator.press("escape")
+        await operator.until(lambda: operator.screen.title == "Overview" and operator.console.session is every)
