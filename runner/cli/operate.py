@@ -14,8 +14,9 @@ from runner.cli.operation_output import (
     ProgressLine,
     ask,
     check_count,
+    confirmed_text,
     demand_for,
-    eligible_count,
+    eligible,
     preview_document,
     print_preview,
     print_result,
@@ -59,7 +60,7 @@ class ChangeOptions:
     Args:
         dry_run: Only show the tasks that would change.
         sql: Only print equivalent SQL for psql or sqlite3.
-        yes: The number of changes that the preview shows, without --limit.
+        yes: The number of changes that the preview shows.
         limit: Change only this many tasks, newest first: 1 for a trial.
         reason: The reason; recorded with the change.
         json: Print one JSON document.
@@ -267,14 +268,15 @@ async def _confirmed(
     settings: Settings,
 ) -> tuple[Filter, int | None]:
     """The filter bounded to the previewed tasks, and their number; None if the count stopped at its cap."""
-    yes = options.yes
+    yes, count = options.yes, confirmed_text(eligible(preview, options.limit))
+    demanded = demand_for(count, settings)
     if yes is None:
         print_preview(preview, json=False, limit=options.limit)
-    require_reason(demand_for(eligible_count(preview), settings), options.reason)
+    require_reason(demanded, options.reason)
     if yes is None:
-        yes = ask(eligible_count(preview), demand_for(eligible_count(preview), settings))
+        yes = ask(count, demanded)
         preview = await change.preview(database, task_filter)  # tasks may have changed since
-    check_count(eligible_count(preview), yes)
+    check_count(confirmed_text(eligible(preview, options.limit)), yes)
     return bounded(task_filter, preview.newest), None if preview.total.more else preview.eligible
 
 

@@ -38,9 +38,14 @@ GROUPS: tuple[Column[tuple[tuple[Shown, str], int]], ...] = (
 )
 
 
-def eligible_count(preview: Preview) -> str:
-    """The number of tasks that would change, as --yes expects it: `57`, or `10000+` at the cap."""
-    return f"{preview.eligible}{'+' if preview.total.more else ''}"
+def eligible(preview: Preview, limit: int | None) -> Count:
+    """The number of tasks that would change: at most a limit, None for no limit."""
+    return Count(preview.eligible, preview.total.more).at_most(limit)
+
+
+def confirmed_text(count: Count) -> str:
+    """The number that --yes repeats: `57`, or `10000+` at the cap."""
+    return f"{count.number}{'+' if count.more else ''}"
 
 
 class PreviewGroup(NamedTuple):
@@ -63,7 +68,7 @@ class PreviewDocument(NamedTuple):
 
     Args:
         total: the tasks that match.
-        eligible: the tasks that would change; --yes repeats this number.
+        eligible: the tasks that would change, at most --limit; --yes repeats this number.
         last: the tasks whose last attempt it would be.
         samples: some of the tasks that would change.
     """
@@ -98,11 +103,12 @@ def skipped_groups(numbers: Mapping[str, int]) -> list[SkippedGroup]:
     return [SkippedGroup(*item) for item in numbers.items()]
 
 
-def preview_document(preview: Preview) -> PreviewDocument:
-    """A preview for programs."""
+def preview_document(preview: Preview, limit: int | None = None) -> PreviewDocument:
+    """A preview for programs; see `print_preview`."""
     groups = [PreviewGroup(shown, queue, count) for (shown, queue), count in preview.groups.items()]
     numbers = (groups, skipped_groups(preview.skipped), preview.last)
-    return PreviewDocument(formatting.verb(preview.verb), preview.total, preview.eligible, *numbers, preview.samples)
+    would_change = eligible(preview, limit).number
+    return PreviewDocument(formatting.verb(preview.verb), preview.total, would_change, *numbers, preview.samples)
 
 
 def print_preview(preview: Preview, *, json: bool, limit: int | None = None) -> None:
@@ -112,14 +118,16 @@ def print_preview(preview: Preview, *, json: bool, limit: int | None = None) -> 
         limit: the number of tasks that the operation changes at most; None without a limit.
     """
     if json:
-        print_json(preview_document(preview))
+        print_json(preview_document(preview, limit))
         return
     if not preview.total.number and not preview.total.more:
         print_line(NO_MATCH)
         return
     match = "task matches" if str(preview.total) == "1" else "tasks match"
-    title = f"{formatting.verb(preview.verb)}: {preview.total} {match}, {eligible_count(preview)} would change"
-    print_line(title if limit is None else f"{title}, of which --limit takes the newest {limit:,}", style="bold")
+    every, count = (confirmed_text(eligible(preview, each)) for each in (None, limit))
+    newest = f": --limit takes the newest of {every}" if count != every else ""
+    title = f"{formatting.verb(preview.verb)}: {preview.total} {match}, {count} would change{newest}"
+    print_line(title, style="bold")
     _print_groups(preview.groups, preview.skipped, preview.last)
     if preview.samples:
         print_line("examples:")

@@ -13,6 +13,7 @@ from runner.cli.operation_output import (
     ResultDocument,
     ask,
     check_count,
+    confirmed_text,
     demand_for,
     exit_code,
     require_reason,
@@ -146,19 +147,19 @@ async def change_in_shards(change: ShardChange[Any], settings: Settings, how: Sh
     shards = shard_settings(settings)
     previews = await _previews(change, shards)
     if how.dry_run:
-        _print_previews(change, previews, json=how.json)
+        _print_previews(change, previews, how.limit, json=how.json)
         return _code_of(previews.errors)
-    count = _count(change, previews)
+    count = confirmed_text(total_of(_eligible(change, previews, how.limit).values()))
     if not previews.known or (count == "0" and (how.yes is None or not _matching(change, previews))):
         return await _print_unchanged(change, previews, shards, json=how.json)
     yes = how.yes
     if yes is None:
-        _print_previews(change, previews, json=False)
+        _print_previews(change, previews, how.limit, json=False)
     require_reason(demand_for(count, settings), how.reason)
     if yes is None:
         yes = ask(count, demand_for(count, settings))
         previews = await _previews(change, shards)  # tasks may have changed since
-        count = _count(change, previews)
+        count = confirmed_text(total_of(_eligible(change, previews, how.limit).values()))
     try:
         check_count(count, yes)
     except CountChanged:
@@ -199,32 +200,38 @@ def _matching(change: ShardChange[P], previews: ShardPreviews[P]) -> int:
     return sum(change.matching(each).number for each in previews.known.values())
 
 
-def _count(change: ShardChange[P], previews: ShardPreviews[P]) -> str:
-    """The number that --yes repeats."""
-    number, more = total_of(change.eligible(each) for each in previews.known.values())
-    return f"{number}{'+' if more else ''}"
+def _eligible(change: ShardChange[P], previews: ShardPreviews[P], limit: int | None) -> dict[str, Count]:
+    """The number of tasks that would change in each shard: a limit counts over one after another."""
+    counts, rest = dict[str, Count](), limit
+    for name, each in previews.known.items():
+        counts[name] = change.eligible(each).at_most(rest)
+        rest = None if rest is None else rest - counts[name].number
+    return counts
 
 
 def _code_of(errors: Mapping[str, RunnerError], otherwise: int = Exit.OK) -> int:
     return next((int(error.exit_code) for error in errors.values()), int(otherwise))
 
 
-def _print_previews(change: ShardChange[P], previews: ShardPreviews[P], *, json: bool) -> None:
-    known = previews.known
+def _print_previews(change: ShardChange[P], previews: ShardPreviews[P], limit: int | None, *, json: bool) -> None:
+    known, eligible = previews.known, _eligible(change, previews, limit)
     if json:
-        figures = {name: ShardMatches(change.matching(each), change.eligible(each)) for name, each in known.items()}
+        figures = {name: ShardMatches(change.matching(each), eligible[name]) for name, each in known.items()}
+        documents = {
+            name: change.document(each)._replace(eligible=eligible[name].number) for name, each in known.items()
+        }
         total = ShardMatches(*(total_of(each) for each in zip(*figures.values(), strict=True))) if known else None
-        _print_document({name: change.document(each) for name, each in known.items()}, figures, total, previews)
+        _print_document(documents, figures, total, previews)
         _name_errors(previews.errors, "nothing would be changed")
         return
     if not previews.errors and not _matching(change, previews):
         print_line(NO_MATCH)
         return
     print_line(f"{change.label}:", style="bold")
-    rows = [(name, str(change.matching(each)), str(change.eligible(each))) for name, each in known.items()]
+    rows = [(name, str(change.matching(each)), str(eligible[name])) for name, each in known.items()]
     rows += [(name, UNKNOWN, "?") for name in previews.errors]
-    matching, eligible = (total_of(map(get, known.values())) for get in (change.matching, change.eligible))
-    print_table(NUMBERS, [*rows, (TOTAL, str(matching), str(eligible))])
+    matching, would_change = total_of(map(change.matching, known.values())), total_of(eligible.values())
+    print_table(NUMBERS, [*rows, (TOTAL, str(matching), str(would_change))])
     if previews.errors:
         print_line(f"The total is partial, without {', '.join(previews.errors)}.", style="bold")
     change.show(known)
@@ -266,7 +273,7 @@ async def _print_unchanged(
         outcomes = {name: ShardOutcome(Result()) for name in previews.known}
         _print_results(change, outcomes, previews, json=True)
     elif previews.known:
-        _print_previews(change, previews, json=False)
+        _print_previews(change, previews, None, json=False)
     if not json and not previews.known:
         _name_errors(previews.errors, "nothing was changed")
     if previews.known and not matching:

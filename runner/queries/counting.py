@@ -50,6 +50,10 @@ class Count(NamedTuple):
         """The count with its noun: `1 task`, `10,000+ tasks`."""
         return f"{self} {noun}{'' if self == Count(1) else 's'}"
 
+    def at_most(self, limit: int | None) -> "Count":
+        """The count of the rows that a limit leaves; None for no limit."""
+        return self if limit is None or limit > self.number else Count(limit)
+
 
 def total_of(counts: Iterable[Count]) -> Count:
     """The sum of counts: a lower bound if one of them is."""

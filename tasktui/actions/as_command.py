@@ -54,11 +54,8 @@ def plan_words(plan: "ActionPlan", confirmation: Confirmation) -> list[object]:
     """The command that applies a plan, to the tasks that match its filter or to its tasks by id."""
     words: list[object] = [plan.action.name]
     if plan.task_filter is not None:
-        words += [
-            filter_word(str(plan.task_filter)),
-            "--yes",
-            f"{plan.eligible.number}{'+' if plan.eligible.more else ''}",
-        ]
+        number, more = plan.eligible.at_most(confirmation.limit)
+        words += [filter_word(str(plan.task_filter)), "--yes", f"{number}{'+' if more else ''}"]
     elif plan.action.verb == "signal" and plan.shards:
         return []  # its name follows one word, and no filter names tasks of several shards
     elif plan.action.verb == "signal" and len(plan.targets) > 1:

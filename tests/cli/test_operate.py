@@ -148,7 +148,9 @@ def test_a_number_that_is_no_task_id_is_not_searched_for(cli: Call, word: str) -
 def test_a_preview_names_the_limit(cli: Call, store: Store) -> None:
     later(store, 3)
     first, *_ = cli("terminate", "state:scheduled", "--limit", 2, "--dry-run").out.splitlines()
-    assert first == "terminate: 3 tasks match, 3 would change, of which --limit takes the newest 2"
+    assert first == "terminate: 3 tasks match, 2 would change: --limit takes the newest of 3"
+    first, *_ = cli("terminate", "state:scheduled", "--limit", 3, "--dry-run").out.splitlines()
+    assert first == "terminate: 3 tasks match, 3 would change"
 
 
 @pytest.mark.representatives(2)
@@ -221,12 +223,15 @@ def test_chunks_reach_every_task_and_skip_ineligible_ones(cli: Call, store: Stor
 
 def test_a_trial_changes_only_the_first_tasks(cli: Call, store: Store) -> None:
     ids = later(store, 4)
-    words = ("delay", "handler:a.b", "--by", "1h", "--yes", 4, "--limit", 1)
-    assert cli(*words, "--json").document["changed"] == [ids[-1]]
+    change = ("delay", "handler:a.b", "--by", "1h", "--limit", 1)
+    assert cli(*change, "--dry-run", "--json").document["eligible"] == 1
+    assert "confirm with --yes 1." in cli(*change).err
+    assert (cli(*change, "--yes", 4).code, cli("audit", "--json").document["entries"]) == (Exit.CONFLICT, [])
+    assert cli(*change, "--yes", 1, "--json").document["changed"] == [ids[-1]]
     soon = datetime.now(UTC) + timedelta(minutes=90)
     assert [task["run_at"] > soon for task in store.tasks()] == [False, False, False, True]
     assert cli("delay", *ids, "--by", "1h", "--limit", 2, "--json").document["changed"] == ids[:2]
-    assert cli(*words[:-1], 0).code == Exit.BAD_INPUT
+    assert cli(*change[:-1], 0).code == Exit.BAD_INPUT
 
 
 @on_sqlite

@@ -89,7 +89,11 @@ def test_every_change_by_a_filter_has_the_numbers_of_each_shard(
 
 @pytest.mark.slow
 def test_a_limit_counts_over_all_shards(call: Call, profile: Sharded) -> None:
-    result = call("terminate", "queue:default", "--limit", 4, "--yes", 5)
+    document = call("terminate", "queue:default", "--limit", 4, "--dry-run", "--json").document
+    assert [each["number"] for each in figures(document, "eligible")] == [3, 1]
+    assert [each["eligible"] for each in document["shards"].values()] == [3, 1]
+    assert document["totals"]["total"]["eligible"]["number"] == 4
+    result = call("terminate", "queue:default", "--limit", 4, "--yes", 4)
     assert (result.code, waiting(profile)) == (Exit.OK, [0, 1])
     assert call("terminate", "queue:default", "--limit", 0, "--yes", 1).code == Exit.BAD_INPUT
 

@@ -59,7 +59,7 @@ def all_of(name: str, number: int, *, more: bool = False) -> Any:
         (plan_words(plan(ACTIONS["retry"], [row(1), row(2)]), Confirmation("0s")), "runner retry 1 2"),
         (plan_words(plan(ACTIONS["delay"], [row(1)]), WHY), "runner delay 1 --by 10m --reason 'it is back'"),
         (plan_words(all_of("retry", 4120), WHY._replace(limit=1)),
-         "runner retry 'queue:\"a b\"' --yes 4120 --limit 1 --spread 10m --reason 'it is back'"),
+         "runner retry 'queue:\"a b\"' --yes 1 --limit 1 --spread 10m --reason 'it is back'"),
         (plan_words(all_of("terminate", 10_000, more=True), Confirmation()),
          "runner terminate 'queue:\"a b\"' --yes 10000+"),
         (plan_words(plan(ACTIONS["unblock"], [row(1, Shown.BLOCKED)]), Confirmation("all")), "runner unblock 1"),
