@@ -68,6 +68,8 @@ def _new(settings: Settings) -> Client:
 def connect(settings: Settings | None = None, **overrides: Any) -> None:
     """Set the database that tasks are submitted to, instead of using the environment and the configuration file.
 
+    While a `TaskStore` of `runner.testing` is open, tasks go to the store, and after it to this database.
+
     Args:
         settings: complete settings; None to load them.
         overrides: single settings by name, e.g. url="postgresql://db/app".
@@ -79,11 +81,19 @@ def connect(settings: Settings | None = None, **overrides: Any) -> None:
     global _connected
     _require_settings(settings)
     settings = settings or load(**overrides)
+    if not _is_replaceable():
+        _connected = settings
+        return
     client = _new(settings)
     client.load_now()
     old, _connected = replace(client), settings
     if old is not None:
         old.close()
+
+
+def _is_replaceable() -> bool:
+    client = _client
+    return client is None or client.is_replaceable
 
 
 def _require_settings(settings: object) -> None:
@@ -100,7 +110,7 @@ def connected_settings() -> Settings | None:
 
 def disconnect() -> None:
     """Close the connections of this process; the next submit opens them again, to the database of `connect`."""
-    old = replace(None)
+    old = replace(None) if _is_replaceable() else None
     if old is not None:
         old.close()
 

@@ -61,6 +61,9 @@ class Client:
         settings: names the database.
     """
 
+    is_replaceable = True
+    """False for the client of a test's store, which `connect` and `disconnect` of the application leave in place."""
+
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.pid = os.getpid()

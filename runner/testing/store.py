@@ -41,6 +41,8 @@ class TestClient(Client):
         drain: runs due tasks on the caller's event loop.
     """
 
+    is_replaceable = False
+
     def __init__(self, settings: Settings, drain: Callable[[], Awaitable[Any]]) -> None:
         super().__init__(settings)
         self._drain = drain

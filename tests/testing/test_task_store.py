@@ -10,10 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from runner import Context, DependsOn, Retry, TaskHandler, connect, disconnect, handler, injected, resource
-from runner.client.client import get_client
+from runner.client.client import connected_settings, get_client
 from runner.errors import InvalidHandler, InvalidPayload, UnknownHandler, WouldBlock
 from runner.handlers.resources import RESOURCES
 from runner.logs import TaskFilter
+from runner.settings import load
 from runner.testing import Ran, TaskStore
 
 pytestmark = pytest.mark.usefixtures("own_handlers")
@@ -236,6 +237,20 @@ def test_closing_the_store_restores_the_applications_client(
         assert get_client() is before
     finally:
         disconnect()
+    assert not (tmp_path / "app.db").exists()
+
+
+def test_an_application_that_connects_and_disconnects_stays_in_the_store(
+    tmp_path: Path, welcome: TaskHandler[Any, Any, Any]
+) -> None:
+    disconnect()
+    with TaskStore.in_folder(tmp_path) as store:
+        connect(url=f"sqlite:///{tmp_path / 'app.db'}")
+        welcome.submit(name="ana")
+        disconnect()
+        welcome.submit(name="bo")
+        assert [task.payload["name"] for task in store.tasks()] == ["ana", "bo"]
+    assert connected_settings() == load(url=f"sqlite:///{tmp_path / 'app.db'}")
     assert not (tmp_path / "app.db").exists()
 
 
