@@ -503,3 +503,13 @@ async def test_a_plain_function_that_returns_a_coroutine_has_not_done_its_work(t
     assert not begun.is_set()
     assert isinstance(outcome, Dead)
     assert "coroutine" in outcome.why
+
+
+@pytest.mark.parametrize("kind", [Retry, Dead, Snooze])
+async def test_a_handler_that_returns_the_class_of_an_outcome_has_not_succeeded(trial: Trial, kind: type) -> None:
+    def work() -> Any:
+        return kind
+
+    outcome = await trial.execute(work)
+    assert isinstance(outcome, Dead)
+    assert outcome.why == f"the handler returned the class {kind.__name__}: call it, such as {kind.__name__}(...)"

@@ -350,9 +350,7 @@ def result_outcome(running: Running, result: Any, limits: AttemptLimits) -> Outc
         return _by_rule(running, None, Failure("NoResult", message, is_plain=True), limits.rules)
     if isinstance(result, HANDLER_OUTCOMES):
         return replace(result)  # it has a traceback if the handler has raised and caught it
-    if inspect.iscoroutine(result) or isinstance(result, Unawaited):
-        result.close()
-        advice = "a coroutine: define the handler with async def" if inspect.iscoroutine(result) else UNAWAITED
+    if advice := _advice(result):
         return Dead(f"the handler returned {advice}")
     if running.is_chunk:
         log.warning("a chunk of %s: its return value is not kept; use task.succeed(result)", handler.name)
@@ -361,6 +359,16 @@ def result_outcome(running: Running, result: Any, limits: AttemptLimits) -> Outc
     if outcome.why:
         log.warning("task %d (%s): %s", running.task.id, handler.name, outcome.why)
     return outcome
+
+
+def _advice(result: Any) -> str:
+    """Advice about a result that shows that the work is not done; empty for any other."""
+    if inspect.iscoroutine(result) or isinstance(result, Unawaited):
+        result.close()
+        return "a coroutine: define the handler with async def" if inspect.iscoroutine(result) else UNAWAITED
+    if isinstance(result, type) and issubclass(result, HANDLER_OUTCOMES):
+        return f"the class {result.__name__}: call it, such as {result.__name__}(...)"
+    return ""
 
 
 def _raised(outcome: HandlerOutcome) -> Outcome:
