@@ -46,7 +46,8 @@ def parent_list(after: Any) -> list[Any]:
     """The parents that an application passed, one, several or None, as a list."""
     if after is None:
         return []
-    is_single = isinstance(after, (int, DependsOn)) or _is_name(after) or not isinstance(after, Iterable)
+    single = (int, str, DependsOn, NewTask)  # a text and a task that is not submitted are refused as a whole
+    is_single = isinstance(after, single) or _is_name(after) or not isinstance(after, Iterable)
     return [after] if is_single else [*after]
 
 
@@ -62,7 +63,7 @@ def _to_dependency(parent: Any) -> DependsOn:
         case (handler, str() as key) if _is_name(parent):
             return DependsOn((getattr(handler, "name", handler), key))
     why = 'expected a task id, or a handler and a key such as ("orders.pay", "order-17")'
-    raise InvalidTask(field="after", value=parent, why=why)
+    raise InvalidTask(field="after", value=parent.handler if isinstance(parent, NewTask) else parent, why=why)
 
 
 def _is_name(parent: Any) -> bool:

@@ -9,6 +9,7 @@ from runner.client.results import TaskHandle
 from runner.errors import InvalidTask
 from runner.handlers.dependencies import dependencies
 from runner.handlers.registry import Handler
+from runner.model.task import NewTask
 
 PAY = Handler("orders.pay", lambda: None)
 
@@ -35,6 +36,12 @@ def test_a_parent_is_an_id_or_a_handler_and_a_key(after: Any, expected: tuple[De
 def test_a_task_handle_is_converted_to_a_plain_id() -> None:
     ((parent, _),) = dependencies([TaskHandle(17)])
     assert type(parent) is int
+
+
+@pytest.mark.parametrize("after", ["orders.pay", ["orders.pay", "orders.ship"], NewTask("orders.pay")])
+def test_a_name_or_a_task_that_is_not_submitted_is_rejected_as_a_whole(after: Any) -> None:
+    with pytest.raises(InvalidTask, match=r"'?orders\.pay'? for `after`: expected a task id, or a handler and a key"):
+        dependencies(after)
 
 
 @pytest.mark.parametrize("after", [["17"], [True], [("orders.pay",)], [("orders.pay", 17)], [None], [1.5]])
