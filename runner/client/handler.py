@@ -73,6 +73,10 @@ class TaskHandler(Handler, Submitter[P, R], Generic[P, F, R]):
             """Name the call to write for one of another task system, such as `delay`."""
             raise AttributeError(converted_call(vars(self).get("name", ""), name))
 
+    def __reduce__(self) -> str:
+        """Copy and pickle by name, as a function."""
+        return str(vars(self).get("__qualname__", self.name))
+
     def __repr__(self) -> str:
         kind = "async " if self.is_async else ""
         return f"<handler {self.name!r}: {kind}{self.location}{signature_of(self.function)}>"

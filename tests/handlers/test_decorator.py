@@ -1,8 +1,10 @@
 """A decorated function keeps its name, documentation, signature and kind."""
 
 import asyncio
+import copy
 import inspect
 import json
+import pickle
 from collections.abc import Iterator
 from typing import Any, get_type_hints
 
@@ -65,3 +67,12 @@ def test_many_calls_are_tasks_that_call_has_made() -> None:
 def test_a_call_of_another_handler_is_rejected() -> None:
     with pytest.raises(InvalidTask, match=r"it is a call of decorator\.charge; submit calls of several .* with batch"):
         count_handler.options().tasks_each([charge_handler.new(order=1)])
+
+
+@handler("decorator.pack")
+def pack(order: int) -> int:
+    return order
+
+
+def test_a_handler_is_copied_and_pickled_by_its_name_as_a_function_is() -> None:
+    assert copy.copy(pack) is copy.deepcopy(pack) is pickle.loads(pickle.dumps(pack)) is pack
