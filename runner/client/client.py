@@ -78,7 +78,7 @@ def connect(settings: Settings | None = None, **overrides: Any) -> None:
         InvalidSettings: a value is not valid.
         DriverMissing: the driver of the database is not installed.
     """
-    global _connected
+    global _connected  # noqa: PLW0603 - one database per process
     _require_settings(settings)
     settings = settings or load(**overrides)
     if not _is_replaceable():

@@ -32,7 +32,7 @@ from runner.errors import InvalidHandler, InvalidPayload
 from runner.handlers.functions import POSITIONAL, RETURN, UNREADABLE, hints_of, signature_of
 from runner.handlers.plain_values import BYTES_ADVICE, is_untyped, require_plain
 from runner.model.outcome import HANDLER_OUTCOMES
-from runner.model.text_limits import require_payload
+from runner.model.text_limits import TOO_DEEP, require_levels, require_payload
 
 if TYPE_CHECKING:
     from pydantic.json_schema import GenerateJsonSchema
@@ -146,6 +146,8 @@ class Signature:
                 require_plain(name, values[name])
             if self._extra is not None:
                 self._extra.require_plain(self._unnamed(values))
+        except RecursionError:
+            raise InvalidPayload(handler=self.name, why=TOO_DEEP) from None
         except ValueError as error:
             why = str(error)
             try:
@@ -326,6 +328,7 @@ class Signature:
                 json.loads(text, parse_constant=_reject_constant)
             if "\\u" in text:
                 require_payload(text)
+            require_levels(text)
             if "null" in text:
                 require_faithful(values, _require_finite)
             if HIDDEN in text:
@@ -333,6 +336,8 @@ class Signature:
         except ValueError as error:  # includes pydantic's errors
             why = BYTES_ADVICE if "invalid utf-8" in str(error) else error
             raise InvalidPayload(handler=self.name, why=f"it cannot be written as JSON: {why}") from None
+        except RecursionError:
+            raise InvalidPayload(handler=self.name, why=TOO_DEEP) from None
         return text
 
     def _write(self, values: dict[str, Any]) -> str:

@@ -5,6 +5,8 @@ import sys
 from functools import lru_cache
 from typing import Any
 
+from pydantic_core import from_json
+
 from runner.errors import InvalidTask
 
 LONGEST_NAME = 200
@@ -14,6 +16,9 @@ LONGEST_KEY = 400
 """Characters of a key. With the handler's name it must fit into an index of PostgreSQL, which takes 2,700 bytes."""
 
 MAX_JSON_DEPTH = 500
+TOO_DEEP = "it is nested too deeply"
+MOST_READ_LEVELS = 199
+"""Levels of lists and objects that pydantic reads in JSON, and so a runner in a payload."""
 """Levels of nesting. SQLite parses 1,000, and an application may let Python parse more than the databases do."""
 
 UNBOUNDED = 2**31
@@ -147,7 +152,7 @@ def require_json(field: str, text: str) -> Any:
     except ValueError as error:
         reject(f"it is not valid JSON: {error}")
     except RecursionError:
-        reject("it is nested too deeply")
+        reject(TOO_DEEP)
     return value
 
 
@@ -191,6 +196,20 @@ def require_payload(payload: str) -> None:
     # Python accepts text that a database rejects only if it has one of these. A pattern would take longer.
     if "\\u" in payload or "NaN" in payload or "Infinity" in payload:
         require_json("payload", payload)
+
+
+def require_levels(payload: str) -> None:
+    """Reject a payload that is nested more deeply than a runner can read it.
+
+    Raises:
+        ValueError: it is.
+    """
+    if payload.count("[") + payload.count("{") > MOST_READ_LEVELS:  # a text with fewer brackets has fewer levels
+        try:
+            from_json(payload)
+        except ValueError as error:
+            if "recursion limit" in str(error):
+                raise ValueError(TOO_DEEP) from None
 
 
 def _require_storable_inside(field: str, value: Any, levels: int) -> None:

@@ -492,3 +492,33 @@ def test_a_stored_signature_has_the_type_of_the_arguments_of_a_double_star() -> 
         "note": "line: expected a whole number",
         "keep": "",
     }
+
+
+@pytest.mark.parametrize("levels", [200, 1_100, 100_000])
+@pytest.mark.parametrize("kind", [Any, list[Any]])
+def test_a_value_that_no_runner_could_read_again_is_refused(kind: Any, levels: int) -> None:
+    def nested(value: Any) -> None: ...
+
+    nested.__annotations__["value"] = kind
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    signature = Signature("test.nested", nested)
+    with pytest.raises(InvalidPayload, match="it is nested too deeply"):
+        signature.encode((value,), {})
+
+
+def test_a_list_that_contains_itself_is_refused() -> None:
+    def nested(value: Any) -> None: ...
+
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(InvalidPayload, match="it is nested too deeply"):
+        Signature("test.nested", nested).encode((value,), {})
+
+
+def test_a_wide_value_is_not_taken_for_a_deep_one() -> None:
+    def wide(value: list[Any]) -> None: ...
+
+    signature = Signature("test.wide", wide)
+    assert signature.decode(signature.encode(([[]] * 500,), {}))["value"] == [[]] * 500
