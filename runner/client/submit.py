@@ -18,10 +18,10 @@ from runner.errors import DatabaseRefused, InvalidPayload, InvalidTask
 from runner.handlers.dependencies import Parent, read_declared, with_key
 from runner.handlers.options import SETTABLE, ScheduledTaskOptions, read_options
 from runner.handlers.parameters import StoredSignature
-from runner.handlers.registry import REGISTRY
+from runner.handlers.registry import NAME, REGISTRY
 from runner.model.outcome import Delay
 from runner.model.task import NewTask, OnFailure, SubmitResult
-from runner.model.text_limits import require_payload
+from runner.model.text_limits import require_levels, require_payload
 from runner.policy.retry import load_retry
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def submit(
     Examples:
         >>> submit("shop.export", {"user": 7}, queue="slow", key="user-7")
     """
-    loaded: Any = REGISTRY.get(handler)
+    loaded: Any = _loaded(handler, arguments)
     if loaded is not None:
         _require_known(options)
         handle: TaskHandle[Any] = loaded.options(tx=tx, **options).submit(**(arguments or {}))
@@ -120,7 +120,7 @@ async def submit_async(
     **options: Unpack[NamedTaskOptions],
 ) -> TaskHandle[Any]:
     """Same as `submit`, without blocking the event loop."""
-    loaded: Any = REGISTRY.get(handler)
+    loaded: Any = _loaded(handler, arguments)
     if loaded is not None:
         _require_known(options)
         handle: TaskHandle[Any] = await loaded.options(tx=tx, **options).submit_async(**(arguments or {}))
@@ -131,6 +131,16 @@ async def submit_async(
     stored = _cached(client, handler) or _keep(client, handler, await wrap_future(_begin(client, handler)))
     tasks = _tasks(client, handler, arguments, options, stored)
     return _handle(await (client.submit_async(tasks) if tx is None else client.submit_within_async(tx, tasks)))
+
+
+def _loaded(handler: str, arguments: Mapping[str, Any] | None) -> Any:
+    """The handler, if its code is loaded; refuses a value that is no name, and arguments without names."""
+    if not isinstance(handler, str) or not NAME.fullmatch(handler):
+        why = "pass the name of a handler, of 1 to 200 letters, digits and _ . : / -; a handler itself has submit(...)"
+        raise InvalidTask(field="handler", value=handler, why=why)
+    if arguments is not None and not isinstance(arguments, Mapping):
+        raise InvalidPayload(handler=handler, why='pass the arguments by name, such as {"user": 7}')
+    return REGISTRY.get(handler)
 
 
 def _cached(client: Client, handler: str) -> StoredHandler | None:
@@ -202,11 +212,10 @@ def _require_known(options: Mapping[str, Any]) -> None:
 
 
 def _payload(handler: str, arguments: Mapping[str, Any]) -> str:
-    if not isinstance(arguments, Mapping):
-        raise InvalidPayload(handler=handler, why='pass the arguments by name, such as {"user": 7}')
     try:
         text = to_json(dict(arguments), inf_nan_mode="constants").decode()
         require_payload(text)
+        require_levels(text)
     except (PydanticSerializationError, ValueError) as error:
         raise InvalidPayload(handler=handler, why=f"it cannot be written as JSON: {error}") from None
     except InvalidTask as error:

@@ -89,6 +89,20 @@ async def test_an_unknown_option_is_refused(export: Any) -> None:
         REGISTRY._handlers.pop("test.export", None)
 
 
+@pytest.mark.parametrize("arguments", [[1], '{"user": 1}', (("user", 1),)])
+async def test_arguments_without_names_are_refused_also_by_a_loaded_handler(export: Any, arguments: Any) -> None:
+    for name in (export.name, "test.unknown"):
+        with pytest.raises(InvalidPayload, match="pass the arguments by name"):
+            await submit_async(name, arguments)
+
+
+async def test_a_text_that_no_handler_can_have_as_its_name_is_refused(export: Any) -> None:
+    names: list[Any] = [export, "test export", "", 17]
+    for name in names:
+        with pytest.raises(InvalidTask, match="for `handler`: pass the name of a handler"):
+            await submit_async(name, {"user": 1})
+
+
 async def test_an_unknown_handler_is_accepted_with_a_warning(
     export: Any, migrated_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
