@@ -14,7 +14,7 @@ from runner.queries.capacity import capacity as read_capacity
 from runner.text import formatting
 from runner.text.columns import cells
 from tasktui.dialogs.answer import AnswerScreen
-from tasktui.render.render import ListColumn, content, cut_middle, fitted, gaps, line, widths
+from tasktui.render.render import ListColumn, content, cut_apart, fitted, gaps, line, widths
 from tasktui.session.cache import TtlCache
 from tasktui.session.session import Session
 
@@ -116,7 +116,9 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> l
     sizes = widths(columns, width, needs)
     sized = [each for each in zip(columns, sizes, strict=True) if each[1]]
     blanks = gaps([column for column, _ in sized], width)
-    return ["".join(_cells(row, columns, sizes, blanks)).rstrip() for row in texts]
+    names = cut_apart({row[0] for row in texts}, sizes[0])
+    cut = ([names[row[0]], *row[1:]] for row in texts)
+    return ["".join(_cells(row, columns, sizes, blanks)).rstrip() for row in cut]
 
 
 def _cells(
@@ -125,5 +127,4 @@ def _cells(
     after = iter(blanks)
     for text, column, size in zip(row, columns, sizes, strict=True):
         if size:
-            shown = "".join(part for part, _ in cut_middle([(text, "")], size)) if column.name else text
-            yield fitted(shown, size, right=column.right) + " " * next(after)
+            yield fitted(text, size, right=column.right) + " " * next(after)

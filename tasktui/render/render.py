@@ -3,6 +3,7 @@
 Widgets accept only the output of `line`, `block` and the cells below, and draw it as plain text without markup.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
@@ -209,6 +210,30 @@ def cut_middle(parts: Sequence[tuple[str, str]], width: int) -> list[tuple[str, 
             break
         (head if len(head) <= len(tail) else tail).append(taken)
     return [*head, (CUT, "faint"), *reversed(tail)]
+
+
+def cut_apart(names: Iterable[str], width: int, shared: int = 0) -> dict[str, str]:
+    """Cut sanitized names that are longer than a width in the middle, or where they differ if that is in the middle.
+
+    Args:
+        width: cells, enough for a few letters.
+        shared: characters of a beginning that all names share, of which a quarter of the room is kept.
+
+    Returns:
+        The texts by name.
+    """
+    alike, kept = defaultdict[str, list[str]](list), min(shared, width // 4)
+    for name in names:
+        start = f"{name[:kept]}{CUT}" if shared else ""
+        rest = cut_middle([(name[shared:], "")], width - len(start))
+        alike[start + "".join(text for text, _ in rest)].append(name)
+    cuts: dict[str, str] = {}
+    for text, group in alike.items():
+        places = enumerate(zip(*group, strict=False))
+        common = next((place for place, signs in places if len({*signs}) > 1), min(map(len, group)))
+        differ = len(group) > 1 and common > shared
+        cuts |= cut_apart(group, width, common) if differ else dict.fromkeys(group, text)
+    return cuts
 
 
 def gaps(columns: Sequence[ListColumn], room: int) -> list[int]:

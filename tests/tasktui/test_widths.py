@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from runner.db.database import Database
 from runner.filter.sort import NEWEST
 from tasktui.data.task_list import Listing
-from tasktui.render.render import ListColumn, cut_middle, widths
+from tasktui.render.render import ListColumn, cut_apart, cut_middle, widths
 from tasktui.render.rows import plain
 from tasktui.screens.selection import chips
 from tests.store.rows import add_live, add_runner, ahead
@@ -102,3 +102,21 @@ def test_the_filter_never_touches_the_number_of_its_tasks() -> None:
     for width in range(30, 120):
         text = plain([chips(listing, "state:dead handler:payments.charge queue:payments", NEWEST, width)])
         assert re.search(r" (indexed   )?1 task", text), text
+
+
+@pytest.mark.parametrize("width", [8, 12, 16, 40])
+def test_names_that_differ_in_the_middle_stay_different(width: int) -> None:
+    places = ("eu-west-1", "eu-west-2", "us-east-1", "us-east-10")
+    names = [f"payments.of.{place}.settle_accounts" for place in places] + ["mail"]
+    cuts = cut_apart(names, width)
+    assert len({*cuts.values()}) == len(names)
+    assert max(map(cell_len, cuts.values())) <= width
+    assert cuts["mail"] == "mail"
+
+
+def test_a_name_is_cut_where_it_differs_only_if_that_is_in_the_middle() -> None:
+    assert cut_apart(["images-of-the-european-shops", "images-of-the-american-shops"], 16) == {
+        "images-of-the-european-shops": "imag…europ…shops",
+        "images-of-the-american-shops": "imag…ameri…shops",
+    }
+    assert cut_apart(["payments.charge.eu-west-1", "orders"], 16)["payments.charge.eu-west-1"] == "payments…-west-1"
