@@ -14,7 +14,7 @@ from runner.queries.capacity import capacity as read_capacity
 from runner.text import formatting
 from runner.text.columns import cells
 from tasktui.dialogs.answer import AnswerScreen
-from tasktui.render.render import ListColumn, content, cut_apart, fitted, gaps, line, widths
+from tasktui.render.render import ListColumn, content, cut_middle, fitted, gaps, line, shared_beginnings, widths
 from tasktui.session.cache import TtlCache
 from tasktui.session.session import Session
 
@@ -116,8 +116,9 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> l
     sizes = widths(columns, width, needs)
     sized = [each for each in zip(columns, sizes, strict=True) if each[1]]
     blanks = gaps([column for column, _ in sized], width)
-    names = cut_apart({row[0] for row in texts}, sizes[0])
-    cut = ([names[row[0]], *row[1:]] for row in texts)
+    shared = shared_beginnings({row[0] for row in texts}, sizes[0])
+    names = (cut_middle([(row[0], "")], sizes[0], shared[row[0]]) for row in texts)
+    cut = [["".join(part for part, _ in name), *row[1:]] for name, row in zip(names, texts, strict=True)]
     return ["".join(_cells(row, columns, sizes, blanks)).rstrip() for row in cut]
 
 

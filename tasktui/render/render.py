@@ -195,11 +195,18 @@ def _least(column: ListColumn, needed: int | None) -> int:
     return max(column.width, min(needed, SHORT_NAME) if column.right else 0)
 
 
-def cut_middle(parts: Sequence[tuple[str, str]], width: int) -> list[tuple[str, str]]:
-    """Cut sanitized texts in the middle if they are longer than a width: names differ at their beginning or end."""
+def cut_middle(parts: Sequence[tuple[str, str]], width: int, shared: int = 0) -> list[tuple[str, str]]:
+    """Cut sanitized texts in the middle if they are longer than a width: names differ at their beginning or end.
+
+    Args:
+        shared: characters of a beginning that others share, of which a quarter of the room is kept.
+    """
     if sum(cell_len(text) for text, _ in parts) <= width or width < 1:
         return list(parts)
     cells = [(character, spec) for text, spec in parts for character in text]
+    if shared:
+        kept = min(shared, width // 4)
+        return [*cells[:kept], (CUT, "faint"), *cut_middle(cells[shared:], width - kept - 1)]
     head: list[tuple[str, str]] = []
     tail: list[tuple[str, str]] = []
     room = width - 1
@@ -212,28 +219,26 @@ def cut_middle(parts: Sequence[tuple[str, str]], width: int) -> list[tuple[str, 
     return [*head, (CUT, "faint"), *reversed(tail)]
 
 
-def cut_apart(names: Iterable[str], width: int, shared: int = 0) -> dict[str, str]:
-    """Cut sanitized names that are longer than a width in the middle, or where they differ if that is in the middle.
+def shared_beginnings(names: Iterable[str], width: int, shared: int = 0) -> dict[str, int]:
+    """The characters that each sanitized name shares with those that a cut in the middle would make the same text.
 
     Args:
         width: cells, enough for a few letters.
-        shared: characters of a beginning that all names share, of which a quarter of the room is kept.
+        shared: characters that all names share.
 
     Returns:
-        The texts by name.
+        The numbers by name, for `cut_middle`; 0 for names that differ when cut.
     """
-    alike, kept = defaultdict[str, list[str]](list), min(shared, width // 4)
+    alike = defaultdict[str, list[str]](list)
     for name in names:
-        start = f"{name[:kept]}{CUT}" if shared else ""
-        rest = cut_middle([(name[shared:], "")], width - len(start))
-        alike[start + "".join(text for text, _ in rest)].append(name)
-    cuts: dict[str, str] = {}
-    for text, group in alike.items():
+        alike["".join(text for text, _ in cut_middle([(name, "")], width, shared))].append(name)
+    numbers: dict[str, int] = {}
+    for group in alike.values():
         places = enumerate(zip(*group, strict=False))
         common = next((place for place, signs in places if len({*signs}) > 1), min(map(len, group)))
         differ = len(group) > 1 and common > shared
-        cuts |= cut_apart(group, width, common) if differ else dict.fromkeys(group, text)
-    return cuts
+        numbers |= shared_beginnings(group, width, common) if differ else dict.fromkeys(group, shared)
+    return numbers
 
 
 def gaps(columns: Sequence[ListColumn], room: int) -> list[int]:

@@ -18,7 +18,7 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from tasktui.render.render import Cell, ListColumn, RenderedRow, cut_middle, fitted, gaps, widths
+from tasktui.render.render import Cell, ListColumn, RenderedRow, cut_middle, fitted, gaps, shared_beginnings, widths
 from tasktui.render.rows import BLANK, Part, fit, strip_of, width_of
 from tasktui.render.theme import current, style
 from tasktui.widgets.drag import selectable, selected_text
@@ -98,6 +98,7 @@ class Table(ScrollView, Generic[K], can_focus=True):
         self._arranged_for: tuple[object, ...] = ()
         self._arranged: list[tuple[ListColumn, int, int]] = []
         self._needs: dict[tuple[ListColumn, ...], tuple[int, ...]] = {}
+        self._shared: dict[int, dict[str, int]] = {}
         self._moved_at, self._sort = -inf, ""
         self._pressed_at = Offset()
 
@@ -266,7 +267,10 @@ class Table(ScrollView, Generic[K], can_focus=True):
         return self._arranged
 
     def _measure(self) -> bool:
-        """Note the longest texts of the visible rows; True if one is new. No column becomes narrower again."""
+        """Note the longest texts of the visible rows; True if one is new. No column becomes narrower again.
+
+        Names that a cut would make the same text are cut where they differ.
+        """
         known = self._needs.get(self.columns, (0,) * len(self.columns))
         rows = [self._line_of(key).cells for key in self.visible_keys if key not in self._titles]
         needs = tuple(
@@ -276,7 +280,14 @@ class Table(ScrollView, Generic[K], can_focus=True):
             for place, (column, need) in enumerate(zip(self.columns, known, strict=True))
         )
         self._needs = {self.columns: needs}
-        return needs != known
+        cut = [place for place, (column, width, _) in enumerate(self._layout()) if column.name and width < needs[place]]
+        shared = {
+            place: shared_beginnings({cells[place].text for cells in rows if place < len(cells)}, width)
+            for place in cut
+            if (width := self._layout()[place][1])
+        }
+        changed, self._shared = shared != self._shared, shared
+        return changed or needs != known
 
     def render_line(self, y: int) -> Strip:
         """Draw one line; the titles stay at the top."""
@@ -329,9 +340,10 @@ class Table(ScrollView, Generic[K], can_focus=True):
     def _strip(self, signs: Sequence[Part], cells: Sequence[Cell], base: Style, *, plain: bool = False) -> Strip:
         room = self.scrollable_content_region.width  # without the scroll bar
         row: list[Part] = list(signs)
-        for (column, width, gap), cell in zip(self._layout(), cells, strict=False):
+        for place, ((column, width, gap), cell) in enumerate(zip(self._layout(), cells, strict=False)):
             if width and column.name:
-                row += fit(cut_middle(cell.parts or [(cell.text, cell.style)], width), width)
+                shared = self._shared.get(place, {}).get(cell.text, 0)
+                row += fit(cut_middle(cell.parts or [(cell.text, cell.style)], width, shared), width)
             elif width and cell.parts is not None:
                 padding = (" " * max(0, width - width_of(cell.parts)), "")
                 row += [padding, *cell.parts] if column.right and padding[0] else fit(cell.parts, width)

@@ -1,6 +1,7 @@
 """The widths of columns: names stay different, and no number is cut."""
 
 import re
+from collections.abc import Sequence
 
 import pytest
 from rich.cells import cell_len
@@ -8,7 +9,7 @@ from rich.cells import cell_len
 from runner.db.database import Database
 from runner.filter.sort import NEWEST
 from tasktui.data.task_list import Listing
-from tasktui.render.render import ListColumn, cut_apart, cut_middle, widths
+from tasktui.render.render import ListColumn, cut_middle, shared_beginnings, widths
 from tasktui.render.rows import plain
 from tasktui.screens.selection import chips
 from tests.store.rows import add_live, add_runner, ahead
@@ -104,19 +105,29 @@ def test_the_filter_never_touches_the_number_of_its_tasks() -> None:
         assert re.search(r" (indexed   )?1 task", text), text
 
 
+def cuts(names: Sequence[str], width: int) -> list[str]:
+    shared = shared_beginnings(names, width)
+    return ["".join(part for part, _ in cut_middle([(name, "")], width, shared[name])) for name in names]
+
+
 @pytest.mark.parametrize("width", [8, 12, 16, 40])
 def test_names_that_differ_in_the_middle_stay_different(width: int) -> None:
     places = ("eu-west-1", "eu-west-2", "us-east-1", "us-east-10")
-    names = [f"payments.of.{place}.settle_accounts" for place in places] + ["mail"]
-    cuts = cut_apart(names, width)
-    assert len({*cuts.values()}) == len(names)
-    assert max(map(cell_len, cuts.values())) <= width
-    assert cuts["mail"] == "mail"
+    shown = cuts([*(f"payments.of.{place}.settle_accounts" for place in places), "mail"], width)
+    assert len({*shown}) == 5
+    assert max(map(cell_len, shown)) <= width
+    assert shown[-1] == "mail"
 
 
 def test_a_name_is_cut_where_it_differs_only_if_that_is_in_the_middle() -> None:
-    assert cut_apart(["images-of-the-european-shops", "images-of-the-american-shops"], 16) == {
-        "images-of-the-european-shops": "imag…europ…shops",
-        "images-of-the-american-shops": "imag…ameri…shops",
-    }
-    assert cut_apart(["payments.charge.eu-west-1", "orders"], 16)["payments.charge.eu-west-1"] == "payments…-west-1"
+    names = ["images-of-the-european-shops", "images-of-the-american-shops"]
+    assert cuts(names, 16) == ["imag…europ…shops", "imag…ameri…shops"]
+    assert cuts(["payments.charge.eu-west-1", "orders"], 16) == ["payments…-west-1", "orders"]
+
+
+@ON_ONE_DATABASE
+async def test_long_names_of_queues_differ_on_a_narrow_overview(database: Database, watch: Watch) -> None:
+    for place in ("european", "american"):
+        await add_live(database, queue=f"images-of-the-{place}-shops")
+    async with watch(size=(72, 24)) as operator:
+        await operator.sees("…europe…", "…americ…")
