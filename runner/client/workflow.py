@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.results import TaskHandle, handles
@@ -10,15 +10,18 @@ from runner.errors import InvalidTask
 from runner.handlers.context import Context
 from runner.handlers.dependencies import FAILURE_RULES, dependencies, parent_list
 from runner.handlers.dependencies import Parent as StoredParent
-from runner.model.task import BatchMember, DependsOn, NewTask, NewWorkflow, OnFailure, SubmitResult
+from runner.model.task import BatchMember, DependsOn, NewTask, NewWorkflow, OnFailure, PreparedTask, SubmitResult
+
+R = TypeVar("R")
+"""Type of the result of a task."""
 
 
-class WorkflowTask:
+class WorkflowTask(Generic[R]):
     """A task of a workflow, to name as a parent of later ones; `handle` has its id after the block."""
 
     __slots__ = ("_handle", "_workflow", "position")
 
-    _handle: TaskHandle[Any] | None
+    _handle: TaskHandle[R] | None
 
     def __init__(self, workflow: "Workflow", position: int) -> None:
         self._workflow, self._handle = workflow, None
@@ -26,7 +29,7 @@ class WorkflowTask:
         """Index of the task in its workflow."""
 
     @property
-    def handle(self) -> TaskHandle[Any]:
+    def handle(self) -> TaskHandle[R]:
         """The task handle.
 
         Raises:
@@ -38,7 +41,7 @@ class WorkflowTask:
         return self._handle
 
 
-After: TypeAlias = WorkflowTask | StoredParent | Iterable[WorkflowTask | StoredParent] | None
+After: TypeAlias = WorkflowTask[Any] | StoredParent | Iterable[WorkflowTask[Any] | StoredParent] | None
 """The parents of a task in a workflow: tasks of the workflow, and any others as in `options(after=...)`."""
 
 
@@ -61,14 +64,16 @@ class Workflow:
         """Its id after the block; None before."""
         self._tx, self._state = tx, "new"
         self._calls: list[NewTask] = []
-        self._tasks: list[WorkflowTask] = []
+        self._tasks: list[WorkflowTask[Any]] = []
 
     @property
     def tasks(self) -> list[TaskHandle[Any]]:
         """The task handles, in the order of `add`, after the block."""
         return [task.handle for task in self._tasks]
 
-    def add(self, task: NewTask, *, after: After = None, on_failure: OnFailure | None = None) -> WorkflowTask:
+    def add(
+        self, task: PreparedTask[R], *, after: After = None, on_failure: OnFailure | None = None
+    ) -> WorkflowTask[R]:
         """Add a task.
 
         Args:
@@ -94,7 +99,8 @@ class Workflow:
         parents = self._parents(after, on_failure)
         both = {item.parent: item for item in (*(task.after or ()), *parents)}
         self._calls.append(task._replace(after=tuple(both.values()) or None, workflow=self._kind))
-        self._tasks.append(added := WorkflowTask(self, len(self._tasks)))
+        added: WorkflowTask[R] = WorkflowTask(self, len(self._tasks))
+        self._tasks.append(added)
         return added
 
     def _parents(self, after: After, on_failure: OnFailure | None) -> list[DependsOn]:

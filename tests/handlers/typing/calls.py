@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, TypedDict, assert_type
 from uuid import UUID
 
-from runner import Chunk, Context, Dead, Retry, TaskHandle, handler, injected, results_async
+from runner import Chunk, Context, Dead, Retry, TaskHandle, WorkflowTask, handler, injected, results_async, workflow
 from runner.errors import RunnerError
 from runner.model.task import PreparedTask
 
@@ -137,3 +137,12 @@ async def submitted_to_a_chunk() -> None:
     post(Chunk[Mail].of(Mail("ana")))
     mail.submit("ana")  # refused: Argument 1 to "submit" of "Submitter" has incompatible type "str"
     post(Mail("ana"))  # refused: Argument 1 has incompatible type "Mail"
+
+
+def joined() -> None:
+    """The tasks of a workflow know the results of their handlers."""
+    with workflow("orders") as w:
+        rows = w.add(crunch.new(rows=3))
+        w.add(invoice.new(order=1), after=[rows, w.add(crunch.new(rows=4))])
+    assert_type(rows, WorkflowTask[int])
+    assert_type(rows.handle.result(), int)
