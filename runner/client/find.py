@@ -9,6 +9,7 @@ from runner.client.client import get_client, refuse_event_loop
 from runner.client.results import TaskHandle, handles
 from runner.handlers.registry import Handler
 from runner.model.shard import ShardId
+from runner.model.text_limits import require_text
 
 T = TypeVar("T")
 
@@ -85,6 +86,7 @@ def _latest(found: Iterable[Found]) -> TaskHandle[Any] | None:
 def _reads(verb: "Verb[T]", handler: Handler | str, key: str) -> "list[tuple[Client, Read[T]]]":
     """The client of each database, with the verb and its arguments."""
     name = handler.name if isinstance(handler, Handler) else handler
+    require_text("key", key)
     return [(client, (verb, client.settings.shard, name, key)) for client in get_client().each()]
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from runner import Context, Dead, Retry, TaskHandle, handler, injected, unfinished, unfinished_async
-from runner.errors import InvalidInline, InvalidInput, InvalidPayload, WouldBlock
+from runner import Context, Dead, Retry, TaskHandle, find_async, handler, injected, unfinished, unfinished_async
+from runner.errors import InvalidInline, InvalidInput, InvalidPayload, InvalidTask, WouldBlock
 from runner.testing import TaskStore
 
 
@@ -155,3 +155,7 @@ async def test_unfinished_tasks_are_found_by_handler_and_key(store: TaskStore) -
     assert await unfinished_async("test.work", "order-7") == [second]
     with pytest.raises(WouldBlock, match="unfinished_async"):
         unfinished(work, "order-7")
+    number: Any = 7
+    for search in (unfinished_async, find_async):
+        with pytest.raises(InvalidTask, match="Invalid value 7 for `key`: expected text, got int"):
+            await search(work, number)
