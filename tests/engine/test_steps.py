@@ -582,6 +582,14 @@ async def _plain_function(ctx: Context) -> None:
     await ctx.step("make", plain)
 
 
+async def _called_function(ctx: Context) -> None:
+    work: Any = asyncio.sleep(0)
+    try:
+        await ctx.step("make", work)
+    finally:
+        work.close()
+
+
 async def _bad_plan(ctx: Context) -> None:
     await ctx.step("make", asyncio.sleep, 0, retry="often")
 
@@ -597,6 +605,7 @@ async def _empty_name(ctx: Context) -> None:
         (_nested, "Task ID, step 'sleep 1': it is inside of step 'outer'"),
         (_unserializable, "Task ID, step 'make': its result of type object is not stored"),
         (_plain_function, "Task ID, step 'make': dict is a plain function"),
+        (_called_function, "Task ID, step 'make': pass the function and then its arguments, not coroutine"),
         (_bad_plan, "Task ID, step 'make': "),
         (_empty_name, "Task ID, step '': a name has 1 to 200 printable characters"),
     ],

@@ -104,6 +104,10 @@ class DurableSteps:
 
     def step(self, given: StepCall) -> Any:
         """Run a function once, and return its stored result in later attempts."""
+        if not callable(given.function):
+            self._refuse(
+                str(given.name), f"pass the function and then its arguments, not {type(given.function).__name__}"
+            )
         plan = StepPlan(self._task, given.name, given.retry)
         run = _Run(self._begin(given.name, StepKind.FUNCTION, given.function), given, plan, self._text)
         return self._on_loop(run) if _on_loop() else self._in_thread(run)
