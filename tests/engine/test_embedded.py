@@ -121,6 +121,13 @@ async def test_a_runner_without_handlers_is_refused(handlers: Handlers, store: T
         Runner([], settings=store.settings)
 
 
+def test_one_handler_in_the_place_of_several_is_refused(handlers: Handlers, store: TaskStore) -> None:
+    work: Any = handlers.make("test.alone")
+    for alone in (work, "test.alone"):
+        with pytest.raises(ConfigurationError, match=r"handlers=\['test\.alone'\]"):
+            Runner(alone, settings=store.settings)
+
+
 @on_postgresql
 async def test_a_database_without_tables_is_reported_at_the_start(
     handlers: Handlers, database_url: str, caplog: pytest.LogCaptureFixture

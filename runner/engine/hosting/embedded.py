@@ -192,6 +192,9 @@ def _settings(settings: Settings | None, overrides: Mapping[str, Any]) -> Settin
 
 
 def _handlers(selection: Iterable[Handler | str] | None, settings: Settings) -> dict[str, Handler]:
+    if isinstance(selection, (Handler, str)):
+        name = selection if isinstance(selection, str) else selection.name
+        raise ConfigurationError(why=f"its handlers are a list: pass handlers=[{name!r}]")
     if selection is None:
         handlers = dict(discover(settings.handlers))
     else:
