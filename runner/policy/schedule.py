@@ -186,11 +186,19 @@ def parse_zone(name: str) -> ZoneInfo:
     Raises:
         InvalidSchedule: no zone has this name.
     """
+    _require_text("timezone", name, "its name as text")
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError, TypeError):  # TypeError, ValueError: a name such as "" or "../x"
         why = "there is no such time zone; names are like Europe/Berlin and UTC"
         raise InvalidSchedule(field="timezone", value=str(name)[:80], why=why) from None
+
+
+def _require_text(field: str, value: object, expected: str) -> None:
+    if not isinstance(value, str):
+        raise InvalidSchedule(
+            field=field, value=str(value)[:80], why=f"expected {expected}, got {type(value).__name__}"
+        )
 
 
 def _interval(text: str, length: str) -> timedelta:
@@ -209,6 +217,8 @@ def write_rule(cron: str | None, every: timedelta | None, after_end: timedelta |
     Raises:
         InvalidSchedule: none of them is given, or more than one.
     """
+    if cron is not None:
+        _require_text("rule", cron, "text")
     rules = [cron] if cron is not None else []
     rules += [f"{EVERY}{format_duration(every)}"] if every is not None else []
     rules += [f"{AFTER_END}{format_duration(after_end)}"] if after_end is not None else []

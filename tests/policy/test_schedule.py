@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 from unittest.mock import ANY
 from zoneinfo import ZoneInfo
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from runner.errors import InvalidSchedule
 from runner.model.schedule import Overlap, ScheduleSpec
-from runner.policy.schedule import describe, parse_rule, upcoming, write_rule
+from runner.policy.schedule import describe, parse_rule, parse_zone, upcoming, write_rule
 from runner.policy.schedule_ticks import check_spec, delayed, due_ticks, next_ticks, parse_misfire, resolve_overlap
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -227,6 +228,15 @@ def test_a_definition_that_could_not_run_is_refused(wrong: dict[str, object]) ->
     values: dict[str, object] = {"handler": "work", "rule": "every 5m"}
     with pytest.raises(Exception, match=r"Invalid value|is not a retry plan"):
         check_spec(ScheduleSpec.of(values | wrong))
+
+
+def test_a_time_or_a_zone_as_an_object_is_refused_with_its_type() -> None:
+    time: Any = datetime(2026, 11, 30, 9, tzinfo=UTC)
+    zone: Any = ZoneInfo("Europe/Berlin")
+    with pytest.raises(InvalidSchedule, match="for `rule` of a schedule: expected text, got datetime"):
+        write_rule(time, None, None)
+    with pytest.raises(InvalidSchedule, match="for `timezone` of a schedule: expected its name as text, got ZoneInfo"):
+        parse_zone(zone)
 
 
 def test_one_rule_is_given_in_one_form() -> None:
