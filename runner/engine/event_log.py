@@ -19,6 +19,7 @@ from runner.engine.slots import Running, in_context
 from runner.logs import log_exception
 from runner.model.headers import trace_id
 from runner.model.outcome import Dead, Done, Outage, Outcome, Retry, Snooze
+from runner.model.sealed import hide_sealed
 from runner.store.settle import Settlement
 from runner.text import formatting
 from runner.text.sanitize import count_noun, one_line
@@ -131,7 +132,7 @@ def _log_breaker(event: BreakerReviewed) -> None:
 def _log_failure(running: Running, settlement: Settlement, verb: str) -> None:
     """Log an attempt that did not succeed: a death with its exception, for error trackers."""
     task, failure = running.task, getattr(settlement.outcome, "failure", None)
-    why = failure.reason if failure else getattr(settlement.outcome, "why", None) or ""
+    why = hide_sealed(failure.reason if failure else getattr(settlement.outcome, "why", None) or "")
     attempt = f"attempt {task.attempt}/{task.max_attempts}"
     level, error = LEVELS.get(verb, logging.INFO), running.error if verb == "die" else None
     if isinstance(settlement.outcome, Outage):

@@ -108,6 +108,17 @@ async def test_no_table_has_a_value_of_an_encrypted_task(harness: Harness, codec
 
 
 @pytest.mark.usefixtures("client")
+async def test_a_record_of_the_log_describes_an_encrypted_error(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A program with a Runner of its own has handlers of the log that hide nothing."""
+    await charge_with().submit_async(card=SECRET)
+    await work(harness)
+    (message,) = [record.getMessage() for record in caplog.records if record.name == "runner.outcome"]
+    assert message.endswith(f"failed, retrying: LookupError: encrypted (fernet, key {key_id(OLD)})")
+
+
+@pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("decides", [True, False])
 @pytest.mark.parametrize("case", ["timeout", "chunk", "none"])
 async def test_the_texts_of_a_rule_for_a_timeout_or_none_are_encrypted(
