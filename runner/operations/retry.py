@@ -22,7 +22,7 @@ from runner.operations.unique_keys import assign_keys, lock_keys
 from runner.operations.written_rows import write_rows
 from runner.store import history
 from runner.store.hosts import bound_hosts
-from runner.store.minute_statistics import NO_RUNNER
+from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
 
 RESTARTS = HIGHEST_FENCE // 10, HIGHEST_FENCE // 2
 """The range of the next fence of a task whose fence is at its bound. Claims do not count as far as that."""
@@ -78,6 +78,7 @@ async def _retry(
     await _shelve(tx, [task for task in tasks if _stuck(task)])
     if moved := [task.id for task in tasks if task.state.final or _stuck(task)]:
         await _move_back(tx, moved, fence)
+        await count_unclaimed(tx, [task.id for task in tasks if task.state.final], times=-1)
     await _forget_failures(tx, [task.id for task in tasks])
     now = await clock(tx)
     delays = {task.id: timedelta(seconds=random.uniform(0, spread)) for task in tasks}  # noqa: S311 - guards nothing

@@ -72,6 +72,12 @@ async def test_an_undone_delay_restores_the_due_time_to_the_microsecond(database
     assert ((await stored(database, id)).run_at, (await stored(database, id)).priority) == (due, 1)
 
 
+async def submitted(database: Database) -> int:
+    """The number of tasks that the minute statistics count as submitted."""
+    async with database.reading() as tx:
+        return sum(row.submitted for row in await tx.rows(tx.tables.minute.select()))
+
+
 async def refusal(database: Database, entry: int | None = None) -> str:
     answer = await taken_back(database, entry)
     assert answer.changed == []
@@ -275,9 +281,7 @@ class TestEnd:
         id = await add_live(database)
         await database.write(terminate, [Target(id)], ANA)
         await taken_back(database)
-        async with database.reading() as tx:
-            rows = await tx.rows(tx.tables.minute.select())
-        assert sum(row.submitted for row in rows) == 0
+        assert await submitted(database) == 0
 
 
 class TestRequest:
@@ -360,6 +364,18 @@ class TestAgain:
         assert await database.write(submit, NewTask("h", unique_key=UniqueKey("k"))) == 7
         await taken_back(database)
         assert await database.write(submit, NewTask("h", unique_key=UniqueKey("k"))) != 7
+
+    async def test_a_task_that_never_ran_counts_once_as_submitted(self, database: Database) -> None:
+        id = await put(database)
+        await database.write(terminate, [Target(id)], ANA)
+        assert await submitted(database) == 1
+        await database.write(retry_now, [Target(id)], ANA)
+        assert await submitted(database) == 0
+        await taken_back(database)
+        assert await submitted(database) == 1
+        await database.write(requeue, [Target(id)], ANA)
+        await succeed_and_prune(database, id)
+        assert await submitted(database) == 1
 
 
 class TestLettingGo:

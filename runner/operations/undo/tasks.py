@@ -198,6 +198,7 @@ async def undo_requeue(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lo
             await change(tx, [task.id], **former_values(retry, names))
     await refuse_reused(tx, [task.id for _, task in pairs])
     await close(tx, [task.id for _, task in pairs if task.state is State.BLOCKED])
+    await count_unclaimed(tx, [task.id for _, task in pairs])
     for state, verb in MOVES_TO.items():
         endings = [FinishedTask(task.id, task.fence) for retry, task in pairs if retry.before["state"] == state]
         if endings:
