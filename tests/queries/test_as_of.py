@@ -10,8 +10,9 @@ from hypothesis.stateful import invariant, run_state_machine_as_test
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidFilter, InvalidInput
-from runner.model.outcome import Dead, Done, Failure, Retry, Snooze
-from runner.model.task import Shown, State
+from runner.model.outcome import Dead, Done, Failure, Retry, Snooze, Suspended
+from runner.model.step import StepWrite
+from runner.model.task import NewTask, Shown, State
 from runner.operations.edit import edit
 from runner.operations.edit_values import Changes
 from runner.operations.limit import LimitEdit, set_limits
@@ -25,7 +26,9 @@ from runner.queries.counts import counts
 from runner.queries.past.as_of import queues_as_of, read_moment, reconstructed, task_as_of, tasks_as_of
 from runner.queries.task_list.row import task_rows
 from runner.queries.why.why import why_as_of
-from tests.store.dependencies import put_after
+from runner.store.calls import submit_child
+from runner.store.steps import StepOwner
+from tests.store.dependencies import put_after, sweep
 from tests.store.rows import filtered
 from tests.store.runners import Runner
 from tests.store.table import expire, put
@@ -159,6 +162,26 @@ async def test_an_unrecorded_run_before_a_recorded_one_is_named(database: Databa
     await runner.end(second)
     words = [(await database.read(task_as_of, id, at)).word for at in (during, later)]
     assert words == ["waiting or running", "running"]
+
+
+async def test_a_task_is_blocked_from_its_call_to_the_end_of_its_child(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    before = await moment(database)
+    (task,) = await runner.claim()
+    owner, call = StepOwner(id, task.fence, task.attempt, runner.id), StepWrite("charge", "call", 1)
+    called = await database.write(submit_child, owner, call, NewTask("work"))
+    assert called is not None
+    running = await moment(database)
+    assert (await database.read(task_as_of, id, running)).word == "running"
+    await runner.end(task, Suspended(3_600.0, "waits for task 2", children=tuple(called.ids)))
+    during = await moment(database)
+    (child,) = await runner.claim()
+    await runner.end(child)
+    await sweep(database)
+    after = await moment(database)
+    past = [await database.read(task_as_of, id, at) for at in (before, during, after)]
+    assert [each.word for each in past] == ["waiting or running", "blocked", "waiting or running"]
+    assert [each.parents for each in past] == [(), (child.id,), ()]
 
 
 async def test_a_requeue_that_was_undone_is_waiting_between(database: Database, runner: Runner) -> None:

@@ -306,14 +306,17 @@ ATTEMPT = ("task_id", "fence", "attempt", "started_at", "ended_at", "runner_id",
 
 
 async def _read_evidence(tx: Transaction, ids: Sequence[int], *, audited: bool) -> dict[int, Evidence]:
-    attempt, dependency, audit = tx.tables.attempt, tx.tables.dependency, tx.tables.audit
+    attempt, dependency, audit, step = tx.tables.attempt, tx.tables.dependency, tx.tables.audit, tx.tables.step
     tasks = []
     for table in (tx.tables.task, tx.tables.history):
         columns = _short(tx, table, [name for name in ROW if name in table.c], ("key", "tenant", "error"))
         tasks.append((sa.select(*columns), table.c.id))
     attempts = sa.select(*_short(tx, attempt, [*ATTEMPT, "message"], ("message",))).order_by(attempt.c.fence)
-    columns = readable(tx, [dependency.c[name] for name in ("id", "task_id", "parent_id", "satisfied_at")])
-    dependencies = sa.select(*columns).order_by(dependency.c.id)
+    names = ("id", "task_id", "parent_id", "parent_state", "satisfied_at")
+    columns = readable(tx, [dependency.c[name] for name in names])
+    columns.append(tx.dialect.readable_time(step.c.at).label("called_at"))
+    calls = (step.c.task_id == dependency.c.task_id) & (step.c.name == dependency.c.step)
+    dependencies = sa.select(*columns).select_from(dependency.outerjoin(step, calls)).order_by(dependency.c.id)
     changes = sa.select(*readable(tx, audit.c)).order_by(audit.c.id)
     live, past, *others = await tx.gather(
         *(_of(tx, *each, ids) for each in tasks),

@@ -151,12 +151,30 @@ class _Change(NamedTuple):
     after: Mapping[str, Any]
 
 
+class _Blocking(NamedTuple):
+    """The time in which a dependency blocks its task: from the submit, or from the call of a child, to its end."""
+
+    parent_id: int | None
+    begin: datetime
+    until: datetime | None
+
+    def blocks(self, at: datetime) -> bool:
+        return self.begin <= at and (self.until is None or self.until > at)
+
+
+def _blocking(row: Mapping[str, Any], submitted: datetime) -> _Blocking:
+    """The time of a dependency. That of a call opens if its child lives when its task waits for it."""
+    called_at, until = moment(row["called_at"]), moment(row["satisfied_at"])
+    never = called_at is not None and until is not None and row["parent_state"] is None
+    return _Blocking(row["parent_id"], called_at or submitted, called_at if never else until)
+
+
 class _History:
     """The runs, the changes and the steps of one task."""
 
     def __init__(self, evidence: Evidence, submitted: datetime) -> None:
         self.row, self.submitted = evidence.row, submitted
-        self.dependencies = [(row, moment(row["satisfied_at"])) for row in evidence.dependencies]
+        self.dependencies = [_blocking(row, submitted) for row in evidence.dependencies]
         entries = [(entry, entry.at) for entry in evidence.changes]
         self.changes = [
             _Change(entry, at, values_of(entry.before), values_of(entry.after)) for entry, at in entries if at
@@ -172,7 +190,7 @@ class _History:
         )
 
     def phase(self, at: datetime) -> _Phase:
-        opened = any(until is None or until > self.submitted for _, until in self.dependencies)
+        opened = any(each.begin == self.submitted and each.blocks(self.submitted) for each in self.dependencies)
         phase = _Phase(State.BLOCKED if opened else State.WAITING)
         for step in self.steps[: bisect_right(self.steps, at, key=lambda step: step.at)]:
             phase = step.apply(phase)
@@ -200,7 +218,7 @@ class _History:
         return bool(last.get("cancel_requested")) and run is not None and last.get("fence") == run.fence
 
     def open_parents(self, at: datetime) -> tuple[int | None, ...]:
-        return tuple(row["parent_id"] for row, until in self.dependencies if until is None or until > at)
+        return tuple(each.parent_id for each in self.dependencies if each.blocks(at))
 
     def _runs(self) -> list[PastRun]:
         """The known runs, by their fences."""
@@ -239,15 +257,13 @@ class _History:
                 yield change.at, read_time(change.before.get("run_at"))
         for _, end in self.gaps:
             yield end, None
-        if (unblocked := self._unblocked_at()) is not None:
+        for unblocked in self._unblocks():
             yield unblocked, None
 
-    def _unblocked_at(self) -> datetime | None:
-        """When the last dependency was satisfied; None if one is open."""
-        times = [until for _, until in self.dependencies]
-        if not times or None in times:
-            return None
-        return max(time for time in times if time is not None)
+    def _unblocks(self) -> list[datetime]:
+        """The times when the last open dependency was satisfied."""
+        ends = {each.until for each in self.dependencies}
+        return [end for end in ends if end is not None and not self.open_parents(end)]
 
     def _attempt_steps(self) -> Iterator[_Step]:
         for row, run in self.attempts:
@@ -275,7 +291,10 @@ class _History:
                 yield _Step(change.at, 2, partial(replace, run_at=read_time(change.after["run_at"])))
 
     def _row_steps(self) -> Iterator[_Step]:
-        if (unblocked := self._unblocked_at()) is not None:
+        for each in self.dependencies:
+            if each.begin > self.submitted and each.blocks(each.begin):
+                yield _Step(each.begin, 1, partial(replace, state=State.BLOCKED, run=None))
+        for unblocked in self._unblocks():
             yield _Step(unblocked, 1, _unblocking(unblocked))
         if self.final is not None and self.finished_at is not None:
             yield _Step(self.finished_at, 3, _ending(self.final, self.finished_at, self.row))
