@@ -184,6 +184,20 @@ async def test_a_task_is_blocked_from_its_call_to_the_end_of_its_child(database:
     assert [each.parents for each in past] == [(), (child.id,), ()]
 
 
+async def test_a_failed_step_uses_up_no_attempt(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    (first,) = await runner.claim()
+    await runner.end(first, Suspended(0.0, "step charge failed", FAILURE))
+    between = await moment(database)
+    assert (await database.read(task_as_of, id, between)).task.attempt == 0
+    (second,) = await runner.claim()
+    await runner.end(second, Retry("0s", failure=FAILURE))
+    after = await moment(database)
+    await runner.end((await runner.claim())[0])
+    past = [await database.read(task_as_of, id, at) for at in (between, after)]
+    assert [(each.word, each.task.attempt) for each in past] == [("ready", 0), ("ready", 1)]
+
+
 async def test_a_requeue_that_was_undone_is_waiting_between(database: Database, runner: Runner) -> None:
     id = await put(database)
     (claimed,) = await runner.claim()

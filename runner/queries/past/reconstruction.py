@@ -270,7 +270,13 @@ class _History:
             if run.end is None:
                 continue
             error = f"{as_text(row['error_type'])}: {as_text(row['message'])}"
-            yield _Step(run.end, 1, _settling(row, run, error))
+            yield _Step(run.end, 1, _settling(row, run, self._used_after(run, run.end), error))
+
+    def _used_after(self, run: PastRun, end: datetime) -> int:
+        """The attempts that a task has used after a run; the failure of a step uses up none."""
+        later = [(each.start, each.attempt - 1) for each in self.runs if each.start and each.fence > run.fence]
+        later += [(c.at, as_int(c.before["attempt"])) for c in self.changes if c.at >= end and "attempt" in c.before]
+        return min(run.attempt, min(later)[1] if later else as_int(self.row["attempt"]))
 
     def _run_steps(self) -> Iterator[_Step]:
         for run in self.runs:
@@ -315,11 +321,10 @@ def _run_of(row: Mapping[str, Any]) -> PastRun:
     )
 
 
-def _settling(row: Mapping[str, Any], run: PastRun, error: str) -> Callable[[_Phase], _Phase]:
+def _settling(row: Mapping[str, Any], run: PastRun, attempt: int, error: str) -> Callable[[_Phase], _Phase]:
     """The step at the end of a failed attempt."""
     verb, delay = as_text(row["verb"]), number(row["delay"])
     target = MOVES[verb].target if verb in MOVES else State.WAITING
-    attempt = run.attempt - (verb == "interrupt")
 
     def apply(phase: _Phase) -> _Phase:
         run_at = phase.run_at
