@@ -20,6 +20,7 @@ from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target
 from runner.operations.resume import resume
 from runner.operations.retry import retry_now
+from runner.operations.terminate import terminate
 from runner.operations.undo.undo import undo
 from runner.queries.audit import audit
 from runner.queries.counts import counts
@@ -213,6 +214,18 @@ async def test_a_requeue_that_was_undone_is_waiting_between(database: Database, 
     assert [task.state for task in past] == [State.DEAD, State.WAITING, State.DEAD]
     first, _, last = past
     assert (last.attempt, last.finished_at, last.error) == (first.attempt, first.finished_at, first.error)
+
+
+async def test_the_due_time_of_an_undone_retry_is_known(database: Database) -> None:
+    id = await put(database)
+    await database.write(terminate, [Target(id)], ANA)
+    await moment(database)
+    await database.write(retry_now, [Target(id)], ANA)
+    (row,) = await database.read(task_rows, [id])
+    at = await moment(database)
+    (retry, _) = await database.read(audit, task_id=id)
+    assert (await database.write(undo, [retry.id], ANA)).changed == [id]
+    assert (await database.read(task_as_of, id, at)).task.run_at == row.run_at
 
 
 async def test_between_a_rescue_and_the_next_run_a_task_is_waiting(database: Database, runner: Runner) -> None:

@@ -248,7 +248,8 @@ def _moment(recorded: object) -> datetime | None:
 def _requeue_entry(change: UndoableChange, task: LockedTask) -> AuditEntry:
     state = change.before["state"]
     verb = next(verb for target, verb in MOVES_TO.items() if target == state)
-    return AuditEntry(verb, {"state": task.state}, {"state": state}, task.id, undo_of=change.id)
+    before, after = {"state": task.state, "run_at": task.run_at}, {"state": state, "run_at": _ending(change, task)[1]}
+    return AuditEntry(verb, before, after, task.id, undo_of=change.id)
 
 
 async def set_values(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
