@@ -159,6 +159,9 @@ def _entry(
     elif _stuck(task):
         before |= {"attempt": task.attempt, "fence": task.fence}
         after |= {"attempt": 0, "fence": restarted}
+    elif task.rescues:
+        before |= {"rescues": task.rescues}
+        after |= {"rescues": 0}
     return AuditEntry(verb, before, after, task.id)
 
 

@@ -134,6 +134,13 @@ class TestValues:
             await tx.execute(tx.tables.task.update().values(attempt=5))
         assert "could never run again" in await refusal(database, entry)
 
+    async def test_an_undone_retry_makes_a_task_a_suspect_again(self, database: Database) -> None:
+        id = await add_live(database, rescues=2, attempt=1)
+        await database.write(retry_now, [Target(id)], ANA)
+        assert (await stored(database, id)).rescues == 0
+        assert await taken_back(database) == Result([id])
+        assert (await stored(database, id)).rescues == 2
+
 
 class TestEnd:
     async def test_a_terminated_task_is_restored_unchanged(self, database: Database) -> None:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.operations.edit_values import FIELDS, Changes, check_values
-from runner.queries.rows import as_text, from_row, readable
+from runner.queries.rows import as_int, as_text, from_row, readable
 
 COLUMNS = ("id", "task_id", "target", "verb", "at", "before", "after")
 
@@ -46,14 +46,15 @@ def edited_columns(change: UndoableChange) -> set[str]:
 
 
 def former_values(change: UndoableChange, names: Iterable[str]) -> dict[str, Any]:
-    """The validated values before an edit, by column; times are exact, as the database had them.
+    """The validated values before an edit or a retry, by column; times are exact, as the database had them.
 
     Raises:
         InvalidEdit: a value is not allowed.
     """
     before = {name: change.before[name] for name in names}
+    rescues = {name: as_int(before.pop(name)) for name in ("rescues",) if name in before}
     times = {name: value for name, value in before.items() if isinstance(value, datetime)}
-    return check_values(Changes(**before)) | times
+    return check_values(Changes(**before)) | times | rescues
 
 
 async def changes_of(tx: Transaction, entries: Iterable[int]) -> list[UndoableChange]:

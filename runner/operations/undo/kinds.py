@@ -9,11 +9,11 @@ from runner.db.transaction import Transaction
 from runner.errors import RunnerError
 from runner.model.task import LIVE, MOVES, State
 from runner.operations.breaker import CLOSE, OPEN
-from runner.operations.edit_values import FIELDS, Changes, check_against, check_values
+from runner.operations.edit_values import FIELDS, check_against
 from runner.operations.new_task import SUBMIT, cancel_submit, submit_conflict
 from runner.operations.results import Actor, Result
 from runner.operations.targets import MISSING, REQUEUED, LockedTask, objection
-from runner.operations.undo.entries import UndoableChange, edited_columns
+from runner.operations.undo.entries import UndoableChange, edited_columns, former_values
 from runner.operations.undo.registries import (
     UndoAnswer,
     is_of_schedule,
@@ -71,7 +71,7 @@ def _values_conflict(change: UndoableChange, task: LockedTask, names: Iterable[s
     if any(_differ(getattr(task, name), change.after[name]) for name in names):
         return VALUES_CHANGED
     try:
-        check_against(check_values(Changes(**{name: change.before[name] for name in names})), task)
+        check_against(former_values(change, names), task)
     except RunnerError as error:
         return str(error)
     return None
@@ -162,7 +162,8 @@ class UndoKind:
 
 
 def _edits(change: UndoableChange) -> bool:
-    return bool(change.before) and FIELDS.issuperset(change.before) and FIELDS.issuperset(change.after)
+    columns = FIELDS | {"rescues"} if change.verb in ("retry_now", "edit") else FIELDS
+    return bool(change.before) and columns.issuperset(change.before) and columns.issuperset(change.after)
 
 
 TERMINATE = UndoKind(
