@@ -88,8 +88,12 @@ def _replace_statement(tables: Tables, driver: sa.Dialect, notify: bool) -> Prep
     asked = db_later(sa.func.coalesce(new.c.run_at, db_now()), sa.func.coalesce(new.c.delay, 0))
     latest = db_later(task.c.submitted_at, new.c.longest)
     run_at = sa.case((latest < asked, latest), else_=asked)
+    # At least one more: after its last attempt, no claim would ever take it.
+    next_attempt, limit = task.c.attempt + sa.literal_column("1"), new.c.max_attempts
+    max_attempts = sa.case((limit < next_attempt, next_attempt), else_=sa.func.coalesce(limit, task.c.max_attempts))
     values = {name: sa.func.coalesce(value, task.c[name]) for name, value in options.items()} | {
         "payload": sa.cast(new.c.payload, JsonText),
+        "max_attempts": max_attempts,
         "run_at": run_at,
         "expires_at": sa.func.coalesce(new.c.expires_at, db_later(run_at, new.c.expires), task.c.expires_at),
         "hosts_until": sa.func.coalesce(db_later(run_at, new.c.hosts_for), task.c.hosts_until),

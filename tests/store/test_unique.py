@@ -196,6 +196,14 @@ async def test_replace_keeps_the_attempts(database: Database, runner: Runner) ->
     assert (await row_of(database, first.ids[0]))["attempt"] == 1
 
 
+async def test_replace_leaves_an_attempt_to_a_task_that_was_tried_before(database: Database, runner: Runner) -> None:
+    first = await put(database, once(max_attempts=2))
+    await runner.end((await runner.claim())[0], Retry("1h"))
+    await put(database, once(max_attempts=1, on_duplicate=REPLACE))
+    (task,) = await runner.claim()
+    assert (task.id, task.attempt, task.max_attempts) == (first.ids[0], 2, 2)
+
+
 async def test_of_several_replacements_in_a_batch_the_last_counts(database: Database) -> None:
     (there,) = (await put(database, once("there"))).ids
     batch = [
