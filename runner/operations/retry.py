@@ -35,8 +35,8 @@ async def retry_now(tx: Transaction, targets: Iterable[Target], by: Actor, sprea
 
     A task that lost runners is no longer a suspect. If the attempts or the fence of a task have the highest possible
     value, both start over, so that a runner can claim it. A task whose unique key another task holds is skipped;
-    the others hold their keys again until they finish. A cancelled task of a workflow waits again for its parents. A
-    failed step has all its retries.
+    the others hold their keys again until they finish, or until they start if they held them so. A cancelled task of a
+    workflow waits again for its parents. A failed step has all its retries.
 
     Args:
         spread: seconds over which the due times are spread at random, to avoid a burst.

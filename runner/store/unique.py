@@ -286,10 +286,12 @@ def _save_statement(tables: Tables, driver: sa.Dialect) -> Prepared:
     new, match = dialect.one_by_one(dialect.rows("new", CHANGE_COLUMNS), unique, _same)
     has_new_holder = new.c.task_id.is_not(None)
     other = has_new_holder & (new.c.task_id != unique.c.task_id)
+    # The same holder comes back from the history. Its run may miss the changes of a submit after its start.
+    keeps = (new.c.task_id == unique.c.task_id) & (unique.c.scope == _literal(Scope.UNTIL_STARTED))
     repeated = new.c.duplicates > sa.literal_column("0")
     values = {
         "task_id": sa.func.coalesce(new.c.task_id, unique.c.task_id),
-        "scope": sa.func.coalesce(new.c.scope, unique.c.scope),
+        "scope": sa.case((keeps, unique.c.scope), else_=sa.func.coalesce(new.c.scope, unique.c.scope)),
         "expires_at": sa.case((has_new_holder, db_later(db_now(), new.c.seconds)), else_=unique.c.expires_at),
         "duplicates": sa.case((other, new.c.duplicates), else_=unique.c.duplicates + new.c.duplicates),
         "duplicate_at": sa.case((repeated, db_now()), (other, sa.null()), else_=unique.c.duplicate_at),

@@ -3,15 +3,20 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from runner.db.database import Database
 from runner.model.task import OnDuplicate, Scope, State
 from runner.operations.preview import preview
 from runner.operations.results import Actor, Result, Skipped, Target
 from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate
+from runner.operations.undo.undo import undo
+from runner.queries.audit import audit
 from runner.store.submit import submit_with_result
 from tests.conftest import on_postgresql
 from tests.store.rows import add_past, filtered, until_locked
+from tests.store.runners import Runner
 from tests.store.table import count, live
 from tests.store.unique_tasks import key_row, let_time_pass, once, put
 
@@ -84,6 +89,21 @@ async def test_a_key_held_forever_stays_held(database: Database) -> None:
     await again(database, first)
     await end(database, first)
     assert (await put(database, once())).ids == [first]
+
+
+@pytest.mark.parametrize("undone", [False, True], ids=["a retry", "the undo of a termination"])
+async def test_a_key_until_started_is_free_again_when_the_task_starts(
+    database: Database, runner: Runner, undone: bool
+) -> None:
+    first = await dead(database, scope=Scope.UNTIL_STARTED)
+    if undone:
+        (entry,) = await database.read(audit, task_id=first)
+        assert (await database.write(undo, [entry.id], BY)).changed == [first]
+    else:
+        await again(database, first)
+    assert (await put(database, once())).ids == [first]
+    assert [task.id for task in await runner.claim()] == [first]
+    assert (await put(database, once())).ids != [first]
 
 
 async def test_an_unused_key_is_taken(database: Database) -> None:

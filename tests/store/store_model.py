@@ -144,9 +144,14 @@ class Model:
         if task.state not in (State.DEAD, State.CANCELLED) or holder not in (None, id):
             return False
         task.requeue()
-        if task.unique_key is not None and holder is None:
-            self.keys[task.unique_key] = Holding(id, Scope.UNTIL_FINISHED)
+        self.hold_again(id, holder)
         return True
+
+    def hold_again(self, id: int, holder: int | None) -> None:
+        """Let a task that comes back hold its free key until it finishes, or until it starts as before."""
+        key = self.tasks[id].unique_key
+        if key is not None and holder is None and self.keys.get(key) != Holding(id, Scope.UNTIL_STARTED):
+            self.keys[key] = Holding(id, Scope.UNTIL_FINISHED)
 
     def claimable(self, runner: int, suspects: bool) -> set[int]:
         """The tasks that a claim of this runner may take."""

@@ -190,8 +190,8 @@ class Histories(RuleBasedStateMachine):
         self._take_back(task_id, able=able)
         if able:
             task.state = was
-            if was is not State.RUNNING and task.unique_key is not None and holder is None:
-                self.model.keys[task.unique_key] = Holding(task_id, Scope.UNTIL_FINISHED)
+            if was is not State.RUNNING:
+                self.model.hold_again(task_id, holder)
 
     @rule(pick=picks)
     def unblock_and_take_back(self, pick: int) -> None:
