@@ -70,7 +70,9 @@ def require_all(expected: int, changed: int) -> None:
         raise DatabaseRefused(why=why)
 
 
-async def finish(tx: Transaction, verb: str, holder: int, endings: list[FinishedTask]) -> set[int]:
+async def finish(
+    tx: Transaction, verb: str, holder: int, endings: list[FinishedTask], *, fails: bool = True
+) -> set[int]:
     """Move locked tasks to the history, which `holder` has under the given fences.
 
     Args:
@@ -78,6 +80,7 @@ async def finish(tx: Transaction, verb: str, holder: int, endings: list[Finished
         verb: a verb of MOVES with a final target state.
         holder: id of the runner that has the tasks, or NO_RUNNER.
         endings: one item per task.
+        fails: False for tasks that have failed before, so that later tasks of their order keys stay as they are.
 
     Returns:
         The ids of the moved tasks.
@@ -88,7 +91,7 @@ async def finish(tx: Transaction, verb: str, holder: int, endings: list[Finished
     parameters = tx.dialect.parameters("ending", _columns(endings)) | {"holder": holder}
     rows = await tx.follow(_steps(_prepared(tx.tables, tx.driver, verb), parameters))
     require_all(len(endings), len(rows))
-    if MOVES[verb].target is not State.SUCCEEDED:
+    if fails and MOVES[verb].target is not State.SUCCEEDED:
         await block_followers(tx, [(id, key) for id, key in rows if key is not None])
     return {row[0] for row in rows}
 

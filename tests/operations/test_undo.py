@@ -365,6 +365,13 @@ class TestAgain:
         await database.write(settle, await holder_of(database, 7), [ending])
         assert "started" in await refusal(database)
 
+    async def test_a_later_task_of_its_order_key_stays_free(self, database: Database) -> None:
+        await add_past(database, 7, State.DEAD, order_key="o")
+        later = await add_live(database, id=8, order_key="o")
+        await database.write(requeue, [Target(7)], ANA)
+        assert await taken_back(database) == Result([7])
+        assert (await stored(database, later)).state == State.WAITING
+
     async def test_its_unique_key_is_free_again(self, database: Database) -> None:
         await add_past(database, 7, State.DEAD, unique_key="k")
         await database.write(requeue, [Target(7)], ANA)

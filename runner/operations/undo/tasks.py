@@ -202,7 +202,7 @@ async def undo_requeue(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lo
     for state, verb in MOVES_TO.items():
         endings = [FinishedTask(task.id, task.fence) for retry, task in pairs if retry.before["state"] == state]
         if endings:
-            await finish(tx, verb, NO_RUNNER, endings)
+            await finish(tx, verb, NO_RUNNER, endings, fails=False)
     await recall_ends(tx, {id for retry, _ in pairs for id in _ids(retry, "awaited_by")})
     await _restore_endings(tx, [_ending(retry, task) for retry, task in pairs])
     await record(tx, by, [_requeue_entry(retry, task) for retry, task in pairs])
