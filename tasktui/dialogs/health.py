@@ -60,6 +60,14 @@ def health_lines(vitals: Vitals, name: str, load: int) -> Iterator[Content]:
         yield content((f"   → {line(issue.advice)}", "muted"))
 
 
+def _oldest(health: Health) -> str:
+    """The oldest transaction; a hidden connection may have an older one."""
+    if (oldest := health.oldest) is None:
+        return "unknown, hidden from this role" if health.hidden else "none besides this console"
+    who = f"{line(oldest.program)} (connection {oldest.pid}), {line(oldest.state)}"
+    return f"{'at least ' * bool(health.hidden)}{formatting.age(oldest.age)}, {who}"
+
+
 def _rows(vitals: Vitals, load: int) -> Iterator[tuple[str, str]]:
     health = vitals.health
     yield "latency", f"{formatting.duration(vitals.ping.took)} each round trip"
@@ -76,9 +84,7 @@ def _rows(vitals: Vitals, load: int) -> Iterator[tuple[str, str]]:
         used, most = health.connections
         hidden = f", {health.hidden} of them hidden from this role (pg_read_all_stats)" if health.hidden else ""
         yield "connections", f"{used} of {most}{hidden}"
-        oldest = health.oldest
-        who = f", {line(oldest.program)} (connection {oldest.pid}), {line(oldest.state)}" if oldest else ""
-        yield "oldest transaction", f"{formatting.age(oldest.age)}{who}" if oldest else "none besides this console"
+        yield "oldest transaction", _oldest(health)
     for index, table in enumerate(table for table in health.dead[:MOST_TABLES] if table.dead >= FEW):
         vacuumed = f"vacuumed {formatting.age(table.vacuumed)} ago" if table.vacuumed is not None else "never vacuumed"
         text = f"{line(table.table)}: {table.dead:,}, live {table.live:,}, {vacuumed}"

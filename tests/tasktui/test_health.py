@@ -174,10 +174,17 @@ def test_worries_follow_the_values() -> None:
     assert "orders: postgresql 18.4" in text
     assert "1.2ms" in text
     assert "12 of 100, 3 of them hidden from this role" in text
-    assert "1h06m, rep␛ort (connection 7), idle in transaction" in text
+    assert "at least 1h06m, rep␛ort (connection 7), idle in transaction" in text
     assert "task: 383,000, live 1,000, vacuumed 1m ago" in text
     assert "task_queue" not in text
     assert " ! task has 383,000 dead and 1,000 live rows" in text
+
+
+@pytest.mark.parametrize(("hidden", "shown"), [(0, "none besides this console"), (3, "unknown, hidden")])
+def test_the_oldest_transaction_is_unknown_behind_hidden_connections(hidden: int, shown: str) -> None:
+    health = Health(datetime(2026, 1, 1, tzinfo=UTC), "postgresql", "18.4", connections=(12, 100), hidden=hidden)
+    text = "\n".join(part.plain for part in health_lines(Vitals(Ping(0.0012, timedelta()), health), "orders", 12))
+    assert f"oldest transaction  {shown}" in text
 
 
 @ON_ONE_DATABASE
