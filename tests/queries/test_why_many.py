@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.db.sql_text import Recording
 from runner.db.transaction import clock
+from runner.model.step import StepKind
 from runner.model.task import DependsOn, State
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
@@ -123,6 +124,24 @@ async def test_the_change_that_frees_most_has_no_other_cause_beside_it(troubled:
     assert (dead.tasks, dead.freed, dead.command) == (4, 3, "runner retry 'handler:fetch state:dead'")
     none = await explain(troubled, "state:dead")
     assert (none.examined, none.causes, none.frees_most) == (Count(), (), None)
+
+
+async def test_tasks_that_wait_for_a_signal_or_sleep_are_not_only_due_later(database: Database) -> None:
+    """A retry would start them, and they would wait again."""
+    await add_runner(database, handlers='["h"]')
+    for kind, signal in ((StepKind.WAIT, "approved"), (StepKind.WAIT, "approved"), (StepKind.SLEEP, "sleep 1")):
+        id = await add_live(database, "h", run_at=ahead(900))
+        step = {"task_id": id, "name": signal, "kind": kind.value, "signal": signal, "fence": 1, "attempt": 1}
+        async with database.writing() as tx:
+            await tx.execute(sa.insert(tx.tables.step).values(**step, due_at=ahead(900)))
+    await add_live(database, "h", run_at=ahead(900))
+    groups = (await explain(database)).causes
+    assert [(group.phrase, group.tasks, group.freed) for group in groups] == [
+        ("the task waits for signal approved", 2, 0),
+        ("the due time is in the future", 1, 1),
+        ("the task sleeps", 1, 0),
+    ]
+    assert groups[0].advice == f"runner signal {groups[0].example} approved"
 
 
 async def test_tasks_beyond_the_free_slots_wait_for_others(database: Database) -> None:

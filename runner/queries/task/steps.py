@@ -1,6 +1,7 @@
 """The steps of a task, with the signals for it."""
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -13,7 +14,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import db_now
 from runner.model.step import StepKind
 from runner.model.task import State
-from runner.queries.rows import as_text, from_row, readable
+from runner.queries.rows import as_int, as_text, from_row, readable
 from runner.queries.task_list.row import task_rows
 from runner.text import formatting
 from runner.text.document import Treatment
@@ -191,13 +192,17 @@ async def awaited_signals(tx: Transaction, ids: Sequence[int]) -> list[str]:
     return [as_text(row.signal) for row in await tx.rows(names.order_by(sa.func.count().desc(), step.signal))]
 
 
-async def pending_steps(tx: Transaction, id: int) -> list[StepRow]:
-    """Read the steps that a waiting task waits for: sleeps, waits, and functions that are tried again."""
-    table = tx.tables.step
-    is_pending = (table.c.task_id == id, table.c.done_at.is_(None), table.c.kind != StepKind.CALL.value)
-    statement = sa.select(*readable(tx, table.c)).where(*is_pending)
-    rows = await tx.execute(statement.order_by(table.c.at).limit(MOST_STEPS))
-    return [from_row(StepRow, row) for row in rows.mappings().all()]
+async def pending_steps(tx: Transaction, ids: Sequence[int]) -> dict[int, list[StepRow]]:
+    """Read the steps that waiting tasks wait for: sleeps, waits, and functions that are tried again."""
+    table, pending = tx.tables.step, defaultdict[int, list[StepRow]](list)
+    if not ids:
+        return pending
+    is_pending = (tx.dialect.one_of(table.c.task_id, ids), table.c.done_at.is_(None))
+    statement = sa.select(*readable(tx, table.c)).where(*is_pending, table.c.kind != StepKind.CALL.value)
+    rows = await tx.execute(statement.order_by(table.c.at, table.c.name).limit(MOST_STEPS * len(ids)))
+    for row in rows.mappings().all():
+        pending[as_int(row["task_id"])].append(from_row(StepRow, row))
+    return pending
 
 
 def step_lines(rows: Sequence[StepRow], at: datetime, *, reveal: bool = False) -> list[str]:

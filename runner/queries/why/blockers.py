@@ -81,9 +81,10 @@ def _pending(facts: Facts, step: StepRow) -> Cause:
     if step.signal is None:
         text = f"Its step {one_line(step.name)} {state}: {one_line(step.error or '')}"
         return Cause("step", text, f"runner retry {id}", common=CommonCause("a step failed and is tried again later"))
-    by = "" if step.kind == StepKind.WAIT else ", or a signal ends the sleep"
-    text = f"It {state}{by} (step {one_line(step.name)})."
-    return Cause("step", text, f"runner signal {id} {name}", common=CommonCause(f"the task {step.kind}s"))
+    waits = step.kind == StepKind.WAIT
+    text = f"It {state}{'' if waits else ', or a signal ends the sleep'} (step {one_line(step.name)})."
+    common = f"the task waits for signal {one_line(step.signal)}" if waits else "the task sleeps"
+    return Cause("step", text, f"runner signal {id} {name}", common=CommonCause(common))
 
 
 def _cause(explanation: Explanation) -> Cause:

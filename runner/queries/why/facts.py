@@ -236,7 +236,7 @@ async def _of_waiting(tx: Transaction, facts: Facts, run_at: Any, cap: int) -> F
 
 
 async def _pending(tx: Transaction, task: TaskRow) -> Sequence[StepRow]:
-    return await pending_steps(tx, task.id) if task.state is State.WAITING else ()
+    return (await pending_steps(tx, [task.id]))[task.id] if task.state is State.WAITING else ()
 
 
 async def _parents(tx: Transaction, task: TaskRow) -> tuple[Parent, ...]:

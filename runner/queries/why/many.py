@@ -30,6 +30,7 @@ from runner.queries.registries import RegistryEntry, registry_entries
 from runner.queries.rows import as_int, as_text
 from runner.queries.runners import RunnerRow, busy_slots, runners
 from runner.queries.task.parents import Parent, parents
+from runner.queries.task.steps import StepRow, pending_steps, waits_for
 from runner.queries.task_list.compile import scans
 from runner.queries.task_list.row import TaskRow, task_rows
 from runner.queries.task_list.search import Page, find
@@ -37,7 +38,8 @@ from runner.queries.task_list.sources import waiting
 from runner.queries.why.blockers import blockers
 from runner.queries.why.facts import MET, CandidateRunner, Facts, as_candidates, claimants_of, order_of
 from runner.queries.why.remedies import Cause, RelatedView
-from runner.queries.why.why import no_dependency, waits_for
+from runner.queries.why.why import no_dependency
+from runner.queries.why.why import waits_for as waits_for_parent
 from runner.text.document import JsonProperty
 
 EXAMINED = 10_000
@@ -119,6 +121,7 @@ class _Situation:
     handler: str = ""
     refused: frozenset[str] = frozenset()
     later: bool = False
+    waits: bool = False
     bucket: int = 0
     hosts: str = ""
     causes: tuple[Cause, ...] = ()
@@ -206,8 +209,9 @@ async def _waiting(
         _situations(tx, ids, surroundings.runners, surroundings.usages),
         busy_slots(tx, [runner.id for runner in surroundings.runners if runner.alive]),
     )
-    rows, surroundings.queues, surroundings.handlers = await tx.gather(
+    rows, surroundings.pending, surroundings.queues, surroundings.handlers = await tx.gather(
         task_rows(tx, [each.example for each in situations]),
+        pending_steps(tx, [each.example for each in situations if each.waits]),
         registry_entries(tx, tx.tables.queue, sorted({each.queue for each in situations})),
         registry_entries(tx, tx.tables.handler, sorted({each.handler for each in situations})),
     )
@@ -246,6 +250,7 @@ class _Surroundings:
     queues: Mapping[str, RegistryEntry] = field(default_factory=dict)
     handlers: Mapping[str, RegistryEntry] = field(default_factory=dict)
     running: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    pending: Mapping[int, Sequence[StepRow]] = field(default_factory=dict)
     _candidates: dict[tuple[str, str, int, str], tuple[CandidateRunner, ...]] = field(default_factory=dict)
 
     def facts(self, task: TaskRow, situation: _Situation) -> Facts:
@@ -264,6 +269,7 @@ class _Surroundings:
             candidates=candidates,
             order=order_of([each.runner for each in candidates]),
             bucket=situation.bucket,
+            pending=tuple(self.pending.get(task.id, ())),
         )
 
     def _candidates_of(self, queue: str, handler: str, bucket: int, hosts: str) -> tuple[CandidateRunner, ...]:
@@ -300,6 +306,7 @@ async def _situations(
         "queue": task.c.queue,
         "handler": task.c.handler,
         "hosts": task.c.hosts,
+        "waits": waits_for(task, tx.tables),
         "tried": sa.case((task.c.attempt > 0, 1), else_=0),
         "used": sa.case((used_up, task.c.attempt), else_=0),
         "tenant": sa.case((tx.dialect.one_of(task.c.tenant, full), task.c.tenant), else_=none) if full else none,
@@ -318,6 +325,7 @@ async def _situations(
             handler=as_text(row["handler"]),
             refused=frozenset(name.removeprefix(MET) for name in flags if name.startswith(MET) and not row[name]),
             later=bool(row["later"]),
+            waits=row["waits"] is not None,
             bucket=as_int(row["bucket"]),
             hosts=as_text(row["hosts"]),
         )
@@ -338,7 +346,7 @@ async def _blocked(tx: Transaction, ids: Sequence[int]) -> list[_Situation]:
     for id in ids:
         if len(rows) == limit and id not in by_child:
             continue  # its dependencies were not read
-        causes = tuple(map(waits_for, by_child[id])) or (no_dependency(id),)
+        causes = tuple(map(waits_for_parent, by_child[id])) or (no_dependency(id),)
         key = causes[0].common, len(causes) == 1
         situation = situations.setdefault(key, _Situation(0, id, causes=causes))
         situation.tasks += 1
