@@ -19,7 +19,7 @@ from runner.model.task import is_new
 from runner.queries.alerts.facts import SlowFacts
 from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.counting import Count, WaitingCounts
-from runner.queries.counts import MINUTE, QueueCounts, named_counts
+from runner.queries.counts import MINUTE, SOON, QueueCounts, named_counts
 from runner.queries.counts import waiting as read_backlog
 from runner.queries.overview import Diagnoses, Overview, day, deepened, diagnoses, read_overview, waits
 from runner.queries.reports import MinuteFlow
@@ -482,11 +482,12 @@ def empty_in(
     seconds = queue.empty_in
     if queue.ready.number and (stopped or (unclaimed and seconds == inf)):
         return Cell("no runner", "bold dead")
-    if seconds == inf:
-        return Cell("never", "bold dead") if queue.falls_behind else Cell("steady", "muted")
-    if seconds is None:
+    stuck = not queue.minute.finished and (queue.oldest or 0.0) > MINUTE
+    if seconds == inf and (stuck or queue.falls_behind):
+        return Cell("never", "bold dead")
+    if seconds == inf and not queue.arrived.more:
+        return Cell("steady", "muted")
+    if seconds is None or seconds == inf or (queue.ready.more and not counted):
         return Cell("", "faint")
-    if queue.ready.more and not counted:
-        return Cell("", "faint")
-    more = ">" if queue.ready.more else ""
+    more = ">" if queue.ready.more or (queue.arrived.more and seconds > SOON) else ""
     return Cell(f"{more}{formatting.age(seconds)}", "text" if seconds else "faint")

@@ -465,6 +465,19 @@ def test_when_a_queue_is_empty_is_short() -> None:
     assert BEHIND.empty_in == inf
 
 
+def test_a_late_queue_in_which_nothing_ends_is_never_empty_at_this_rate() -> None:
+    stuck = queue(ready=Count(287), oldest=182.0)
+    assert (empty_in(stuck).text, empty_in(stuck._replace(oldest=12.0)).text) == ("never", "steady")
+
+
+def test_arrivals_that_are_a_lower_bound_give_one_of_the_time_until_a_queue_is_empty() -> None:
+    going = BEHIND._replace(minute=Flow(succeeded=400), arrived=Count(210, True))
+    assert empty_in(going).text == ">1h36m"
+    soon = going._replace(ready=Count(2))
+    assert empty_in(soon).text == "0.3s"
+    assert empty_in(queue(ready=Count(5), arrived=Count(9, True), minute=Flow(succeeded=9), oldest=70.0)).text == ""
+
+
 def test_a_line_has_both_rates_and_the_last_hour() -> None:
     row = queue_line(BEHIND._replace(arrived=Count(1234, True), running=Count(4)), [0, 1, 2], slots=16)
     cells = [cell.text for cell in row.cells]
