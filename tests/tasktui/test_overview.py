@@ -17,6 +17,8 @@ from runner.operations.results import Actor, Target
 from runner.operations.schedule import add_schedule
 from runner.operations.unblock import unblock
 from runner.policy.breaker import OpenBreaker
+from runner.policy.limits import SharedLimits
+from runner.policy.rate import Rate
 from runner.queries.alerts.facts import AlertFacts, SlowFacts
 from runner.queries.breakers import BreakerRow
 from runner.queries.counting import Count, WaitingCounts
@@ -106,6 +108,13 @@ def test_a_queue_that_falls_behind_is_told_with_what_has_become_slow() -> None:
         "mail falls behind: 210 in, 180 out per min; slowest handler smtp.send (p95 8.4s, was 900ms)"
     ]
     assert sentences(overview_of(BEHIND, runners=(runner(),))) == ["mail falls behind: 210 in, 180 out per min"]
+
+
+def test_a_queue_that_falls_behind_is_named_with_its_limits() -> None:
+    limited = BEHIND._replace(limits=SharedLimits(running=1, rate=Rate(10, 3600)))
+    assert sentences(overview_of(limited, runners=(runner(),))) == [
+        "mail falls behind: 210 in, 180 out per min; limit: at most 1 running, 10/h started"
+    ]
 
 
 def test_a_queue_that_fails_and_falls_behind_is_one_line_before_its_symptoms() -> None:

@@ -5,6 +5,7 @@ from datetime import timedelta
 from shlex import quote
 
 from runner.model.alert import Alert, AlertRule, Severity
+from runner.policy.limits import UNLIMITED
 from runner.queries.alerts.facts import MAX_ERROR, AlertFacts, shown
 from runner.queries.counts import QueueCounts
 from runner.queries.overview import MINUTE, Slowdown
@@ -62,7 +63,7 @@ def _rates(queue: QueueCounts) -> str:
 
 
 def _behind(queue: QueueCounts, slow: Slowdown | None) -> str:
-    text = _rates(queue)
+    text = _rates(queue) + (f"; limit: {queue.limits}" if queue.limits != UNLIMITED else "")
     if slow is None or slow.p95 is None:
         return text
     now, before = formatting.duration(slow.p95), formatting.duration(slow.before) if slow.before is not None else ""
