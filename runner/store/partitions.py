@@ -111,11 +111,14 @@ class LockAttempt:
 
 @asynccontextmanager
 async def attempt_change(tx: Transaction) -> AsyncIterator[LockAttempt]:
-    """Roll the block back if a lock is not available within LOCK_TIMEOUT, and report it."""
+    """Roll the block back if a lock is not available within LOCK_TIMEOUT, and report it.
+
+    Its locks stop every settle. They end with the pause limit if this process is stopped before the commit.
+    """
     attempt = LockAttempt()
     try:
         async with tx.connection.begin_nested():
-            await tx.execute(sa.select(sa.func.set_config("lock_timeout", LOCK_TIMEOUT, True)))
+            await tx.execute(sa.select(tx.dialect.lock_limit(LOCK_TIMEOUT), tx.dialect.pause_limit()))
             yield attempt
     except sa.exc.DBAPIError as error:
         state = getattr(error.orig, "sqlstate", None) or ""

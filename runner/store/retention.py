@@ -115,8 +115,8 @@ async def forget_gone(tx: Transaction, after: HandlerKey, limit: int = 1_000) ->
 
 
 async def _forget(tx: Transaction, selection: sa.Select[Any], parameters: dict[str, Any] | None = None) -> int:
-    # Never waits for locks: the owner of a key may wait for locks of this transaction.
-    keys = [(handler, key) for handler, key in await tx.rows(selection, parameters)]
+    # Never waits for locks: the owner of a key may wait for locks of this transaction. Submits wait for its keys.
+    keys = [row[:2] for row in await tx.rows(selection.add_columns(tx.dialect.pause_limit()), parameters)]
     await tx.follow(delete_keys(tx, keys))
     return len(keys)
 

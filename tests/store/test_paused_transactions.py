@@ -5,31 +5,42 @@ On SQLite the lock belongs to the process: other writers wait until it continues
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.dialects import postgresql
-from runner.db.transaction import Transaction
+from runner.db.schema.partitions import WIDTH
+from runner.db.transaction import Transaction, clock
 from runner.errors import DatabaseUnavailable
 from runner.model.outcome import Retry
+from runner.model.task import State
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
+from runner.policy.retention import Retention
 from runner.store.claim import ledger as limits
 from runner.store.claim.limited import LimitedLanes, claim_limited
 from runner.store.dependencies.resolve import FinishedParent, open_dependencies, resolve
+from runner.store.partitions import Cutoff, drop, extend
 from runner.store.rescue import rescue
+from runner.store.retention import prune
 from runner.store.schedules.tick import tick
 from runner.store.settle import Settlement, settle
+from runner.store.submit import submit
 from tests.conftest import on_postgresql
 from tests.store.dependencies import put_after
-from tests.store.runners import GRACE, Runner
-from tests.store.table import expire, put
+from tests.store.rows import ahead
+from tests.store.runners import GRACE, Runner, settle_done, settlement
+from tests.store.table import change, expire, put
+from tests.store.test_partitions import FIRST, hand_out, use_up
 from tests.store.test_schedules import add as add_schedule
+from tests.store.unique_tasks import once
 
-pytestmark = on_postgresql
+pytestmark = [on_postgresql, pytest.mark.usefixtures("new_database")]
 
 PAUSE = 0.2
 
@@ -89,8 +100,39 @@ async def resolves(database: Database) -> tuple[Verb, Verb]:
     return unblocked, unblocked
 
 
+async def drops(database: Database) -> tuple[Verb, Verb]:
+    """The drop of a partition locks the whole history."""
+    await use_up(database)
+    await put(database)
+    runner = await Runner.enter(database)
+    (task,) = await runner.claim()
+    cutoff = Cutoff(await database.read(clock))
+    return lambda tx: drop(tx, FIRST, cutoff), lambda tx: settle_done(tx, runner.id, [settlement(task)])
+
+
+async def creations(database: Database) -> tuple[Verb, Verb]:
+    """A new partition locks the one of the ids without a range."""
+    await hand_out(database, 40 * WIDTH + 7)
+    await put(database)
+    runner = await Runner.enter(database)
+    (task,) = await runner.claim()
+    return extend, lambda tx: settle_done(tx, runner.id, [settlement(task)])
+
+
+async def prunes(database: Database) -> tuple[Verb, Verb]:
+    """A deleted unique key is locked for submits until the commit."""
+    runner = await Runner.enter(database)
+    id = await database.write(submit, once("k"))
+    (task,) = await runner.claim()
+    await runner.end(task)
+    history = database.tables.history
+    await change(database, sa.update(history).where(history.c.id == id).values(finished_at=ahead(-8 * 86_400)))
+    retention = Retention({State.SUCCEEDED: timedelta(days=7)})
+    return lambda tx: prune(tx, retention), lambda tx: submit(tx, once("k"))
+
+
 @pytest.mark.representatives(2)
-@pytest.mark.parametrize("prepare", [limited_claims, rescues, settles, ticks, resolves])
+@pytest.mark.parametrize("prepare", [limited_claims, drops, prunes, creations, rescues, settles, ticks, resolves])
 async def test_the_server_ends_the_transaction_of_a_frozen_runner(
     database: Database,
     rival: Database,
