@@ -28,11 +28,11 @@ def _revive(kind: type[RunnerError], fields: dict[str, Any]) -> RunnerError:
 
 
 class ArchiveFailed(RunnerError):
-    """Archive {path}: {why}."""
+    """Archive {path} cannot be used: {why}."""
 
 
 class ArchiveInUse(ArchiveFailed):
-    """Archive {path}: process {pid} writes to it. Wait until it has finished."""
+    """Archive {path} is in use: process {pid} writes to it. Wait until it has finished."""
 
     exit_code = 6
 

@@ -228,8 +228,10 @@ def _print_error(text: str, code: int) -> int:
 
 
 def _os_message(error: OSError) -> str:
-    path = f"{error.filename}: " if error.filename else ""
-    return f"{path}{error.strerror or error}"
+    if not error.filename:
+        return error.strerror or str(error)
+    # The path is not before a colon: "/etc/passwd: File exists" reads like a secret, and would be masked.
+    return f"{error.strerror} (errno {error.errno}): {error.filename}; name another file"
 
 
 def _output_message(error: OSError) -> str:

@@ -31,6 +31,6 @@ def write_new(name: str, text: str, *, numbered: bool = False) -> Path:
     except FileExistsError:
         raise InvalidInput(why=f"{name} exists already: delete it, or choose another name or period") from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InvalidInput(why=f"cannot write {name}: {why}") from None
+        why = f"{error.strerror} (errno {error.errno})" if isinstance(error, OSError) else error
+        raise InvalidInput(why=f"{why}: cannot write {name}; name another file") from None
     return path.resolve()

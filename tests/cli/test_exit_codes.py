@@ -14,7 +14,9 @@ import pytest
 from runner.cli.app import CLI_COMMANDS, build
 from runner.cli.exit_codes import Exit, exit_code_of
 from runner.errors import DatabaseUnavailable, VersionConflict
-from tests.cli.conftest import PROGRAM, Call
+from runner.model.task import NewTask
+from tests.cli.conftest import PROGRAM, Call, Store
+from tests.conftest import on_sqlite
 
 
 def test_an_error_of_ours_has_its_own_code_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +58,31 @@ def test_an_error_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[str
 
     exit_code_of(fail)
     assert set("\x1b\x07\u202e").isdisjoint(capsys.readouterr().err)
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("words", "fact", "step"),
+    [
+        (("prune", "--archive", ""), "File exists (errno 17)", "name another folder"),
+        (("show", 1, "--archive", ""), "Not a directory (errno 20)", "name a folder that runner prune --archive"),
+        (("pull", 1, "--to", "/copy.db"), "Not a directory (errno 20)", "name another file"),
+        (("incident", "--output", "/report.md"), "Not a directory (errno 20)", "name another file"),
+    ],
+)
+def test_a_path_that_cannot_be_used_is_named_with_the_error_of_the_system_and_the_next_step(
+    cli: Call, store: Store, tmp_path: Path, words: tuple[object, ...], fact: str, step: str
+) -> None:
+    store.submit(NewTask("a.b"))
+    file = tmp_path / "passwd"  # "passwd: File exists" reads like a secret
+    file.touch()
+    *command, inside = words
+    result = cli(*command, f"{file}{inside}")
+    assert result.err.count("\n") == 1
+    assert f"{file}{inside}" in result.err
+    assert fact in result.err
+    assert step in result.err
+    assert file.read_bytes() == b""
 
 
 def test_an_interrupt_has_its_own_exit_code() -> None:

@@ -460,7 +460,7 @@ def test_an_archive_that_cannot_be_used_is_named_in_one_line(cli: Call, tmp_path
         assert result.err.startswith("runner: Archive ")
         assert result.err.count("\n") == 1
     why = "it has no manifest.json; name a folder that runner prune --archive has filled"
-    assert result.err == f"runner: Archive {tmp_path / 'none'}: {why}.\n"
+    assert result.err == f"runner: Archive {tmp_path / 'none'} cannot be used: {why}.\n"
     assert not (tmp_path / "none").exists()
     assert cli("tasks", "--archive", tmp_path, "--at", "5m").code == Exit.BAD_INPUT
     assert cli("show", 1, "--archive", tmp_path, "--reveal").code == Exit.BAD_INPUT

@@ -17,6 +17,8 @@ from typing import Any
 from runner.errors import ArchiveFailed, ArchiveInUse
 from runner.store.task_records import Record, line_of
 
+NAME_A_FOLDER = "name a folder that runner prune --archive has filled"
+
 MANIFEST, LOCK, PART = "manifest.json", ".lock", ".part"
 FORMAT = 1
 SUFFIX = ".jsonl.gz"
@@ -118,10 +120,9 @@ class Archive:
             files = [ArchiveFile(**each) for each in content["files"]]
             return Manifest(str(content["database"]), files, int(content["next"]))
         except FileNotFoundError:
-            why = f"it has no {MANIFEST}; name a folder that runner prune --archive has filled"
-            raise ArchiveFailed(path=self.folder, why=why) from None
+            raise ArchiveFailed(path=self.folder, why=f"it has no {MANIFEST}; {NAME_A_FOLDER}") from None
         except OSError as error:
-            raise ArchiveFailed(path=path, why=_fact(error)) from None
+            raise ArchiveFailed(path=self.folder, why=f"{_fact(error)}; {NAME_A_FOLDER}") from None
         except KeyError as error:
             raise ArchiveFailed(path=path, why=f"it has no {error}, so another program wrote it") from None
         except (ValueError, TypeError) as error:
@@ -249,7 +250,8 @@ def _failing(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = f"{_fact(error)}; tasks that are not in the archive are still in the database"
+        rest = "tasks that are not in the archive are still in the database; mend it, or name another folder"
+        why = f"{_fact(error)}; {rest}"
         raise ArchiveFailed(path=error.filename or folder, why=why) from None
 
 
