@@ -21,6 +21,7 @@ from runner.operations.results import Actor, Target
 from runner.operations.resume import resume
 from runner.operations.retry import retry_now
 from runner.operations.terminate import terminate
+from runner.operations.unblock import unblock
 from runner.operations.undo.undo import undo
 from runner.queries.audit import audit
 from runner.queries.counts import counts
@@ -183,6 +184,18 @@ async def test_a_task_is_blocked_from_its_call_to_the_end_of_its_child(database:
     past = [await database.read(task_as_of, id, at) for at in (before, during, after)]
     assert [each.word for each in past] == ["waiting or running", "blocked", "waiting or running"]
     assert [each.parents for each in past] == [(), (child.id,), ()]
+
+
+async def test_a_task_with_a_call_is_blocked_until_an_operator_unblocks_it(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    (task,) = await runner.claim()
+    owner, call = StepOwner(id, task.fence, task.attempt, runner.id), StepWrite("charge", "call", 1)
+    called = await database.write(submit_child, owner, call, NewTask("work"))
+    assert called is not None
+    await runner.end(task, Suspended(3_600.0, "waits for task 2", children=tuple(called.ids)))
+    during = await moment(database)
+    assert (await database.write(unblock, [Target(id)], ANA)).changed == [id]
+    assert (await database.read(task_as_of, id, during)).word == "blocked"
 
 
 async def test_a_failed_step_uses_up_no_attempt(database: Database, runner: Runner) -> None:

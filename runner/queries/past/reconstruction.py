@@ -165,7 +165,7 @@ class _Blocking(NamedTuple):
 def _blocking(row: Mapping[str, Any], submitted: datetime) -> _Blocking:
     """The time of a dependency. That of a call opens if its child lives when its task waits for it."""
     called_at, until = moment(row["called_at"]), moment(row["satisfied_at"])
-    never = called_at is not None and until is not None and row["parent_state"] is None
+    never = called_at and until and row["parent_state"] is None and row["satisfied_by"] is None
     return _Blocking(row["parent_id"], called_at or submitted, called_at if never else until)
 
 
