@@ -76,7 +76,7 @@ def _columns(at: datetime) -> tuple[Column[ScheduleRow], ...]:
 
 
 def _rule(row: ScheduleRow) -> str:
-    return describe(row.spec.rule) + (f" {row.spec.timezone}" if row.spec.timezone != "UTC" else "")
+    return describe(row.spec.rule, row.spec.timezone)
 
 
 def _last(row: ScheduleRow) -> ScheduleRun | None:

@@ -260,12 +260,15 @@ _SHAPES: tuple[tuple[re.Pattern[str], Callable[..., str]], ...] = (
 """The shapes of cron lines that a few words describe."""
 
 
-def describe(text: str) -> str:
+def describe(text: str, timezone: str = "UTC") -> str:
     """Describe a rule in a few words: "every 5 min", "daily at 03:15", "hourly at :30"; other cron lines as they are.
 
     Args:
         text: the rule, valid or not.
+        timezone: its time zone, which follows the rule unless it is UTC.
     """
+    if timezone != "UTC":
+        return f"{describe(text)} {timezone}"
     if text.startswith((EVERY, AT_EVERY)):
         return f"every {_spaced(text.removeprefix('@').removeprefix(EVERY))}"
     if text.startswith(AFTER_END):

@@ -105,6 +105,11 @@ def ruler_axis(at: datetime, length: timedelta, width: int, zone: tzinfo) -> lis
     return joined(cells)
 
 
+def rule_of(row: ScheduleRow, length: int) -> str:
+    """The rule in words, with its time zone."""
+    return describe(line(row.spec.rule, length), line(row.spec.timezone, length))
+
+
 def last_runs(row: ScheduleRow, width: int = 12) -> list[Part]:
     """The results of the last runs, the latest at the right."""
     parts = [_result(run) for run in reversed(row.runs[:width])]
@@ -142,7 +147,7 @@ def lower(
     left, cells = ruler
     axis: list[Row] = [[(" " * (left + 1), ""), *ruler_axis(board.at, length, cells - 1, zone)]]
     if width < NORMAL:
-        title = rule([heading(line(row.id, 40))], width, [(describe(line(row.spec.rule, 30)), "muted")])
+        title = rule([heading(line(row.id, 40))], width, [(rule_of(row, 30), "muted")])
         rows = [*axis, title, *wrapped(sentence(board, row, zone), width), BLANK]
         rest = room - len(rows)
         runs = _runs(board, zone, width, rest) if rest > FEW_RUNS else [brief_runs(board, zone, width)]
@@ -164,7 +169,7 @@ def detail(board: ScheduleBoard, row: ScheduleRow, zone: tzinfo, width: int, roo
     queue = next((run.task.queue for run in board.runs if run.task is not None), None)
     overlap = overlap_effect(row.spec.overlap)
     where = f" in queue {line(queue, 30)}" if queue and not row.spec.broadcast else ""
-    about = f"{describe(line(row.spec.rule, 60))}{' on every runner' if row.spec.broadcast else where}, {overlap}"
+    about = f"{rule_of(row, 60)}{' on every runner' if row.spec.broadcast else where}, {overlap}"
     rows: list[Row] = [rule([heading(line(row.id, 60))], width, [(about, "muted")]), sentence(board, row, zone)]
     return rows if room < 5 else [*rows, BLANK, *_runs(board, zone, width, room - 3)]
 

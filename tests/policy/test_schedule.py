@@ -267,6 +267,7 @@ def test_one_rule_is_given_in_one_form() -> None:
 )
 def test_a_rule_is_described_in_a_few_words(rule: str, words: str) -> None:
     assert describe(rule) == words
+    assert describe(rule, "Asia/Tokyo") == f"{words} Asia/Tokyo"
 
 
 def ago(*minutes: int) -> list[datetime]:

@@ -227,7 +227,7 @@ async def test_the_values_of_a_schedule_are_edited_and_that_is_undone(
         await operator.sees("the payload has secrets")
         await confirm(operator, reason="the night is quiet")
         await operator.sees_notice("Schedule carts.remind edited")
-        await operator.sees("daily at 02:30")
+        await operator.sees("daily at 02:30 Asia/Tokyo")
         edited = (await row(database)).spec
         assert (edited.rule, edited.timezone, edited.overlap) == ("30 2 * * *", "Asia/Tokyo", "queue")
         assert (edited.misfire, edited.payload) == ("all 3", '{"to": "bob", "token": "x7"}')
