@@ -16,6 +16,7 @@ from runner.engine.serving import http_server, server_client
 from runner.engine.serving.http_executor import HttpExecutor
 from runner.engine.serving.server_client import ServerClient, ServerUnreachable
 from runner.model.duration import parse_duration
+from runner.model.outcome import RESULT_NOT_KEPT, Done
 from runner.model.task import State
 from runner.settings import Settings
 from runner.urls import parse_url
@@ -121,7 +122,53 @@ async def test_an_outcome_that_the_server_refuses_costs_no_other(
         states = [await harness.state(id) for id in ids]
         executor._client.close()
     assert [state == State.SUCCEEDED for state in states] == [True, True, False, True, False, True, True]
-    assert caplog.text.count("1 outcome not settled: The server") == 2
+    log = [record.getMessage() for record in caplog.records if record.module == "http_executor"]
+    assert len(log) == 2
+    assert all("snooze.delay: Input should be greater than or equal to 0" in line for line in log)
+
+
+@pytest.mark.parametrize("outcome", ["retry", "die"])
+async def test_an_outcome_that_the_server_refuses_fails_its_attempt_with_the_refusal(
+    harness: Harness, outcome: str
+) -> None:
+    await harness.submit("mail.send")
+    error = {"type": "9Lives", "message": "no mouse \udc80", "traceback": ""}
+    async with served(harness) as (_, client):
+        executor = executor_of(client)
+        (id,) = await settle(client, executor, {"outcome": outcome, "why": "as asked", "error": error})
+        executor._client.close()
+    row, (attempt,) = await harness.row(id), await harness.attempts(id)
+    assert (row.state == State.DEAD, attempt.error_type) == (outcome == "die", "OutcomeRefused")
+    for part in ("(422)", "Invalid JSON", f"The outcome was {outcome}", "9Lives: no mouse \\udc80", "as asked"):
+        assert part in attempt.message
+
+
+async def test_a_result_that_the_server_refuses_is_not_kept_and_its_task_succeeds(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (http_server, server_client):
+        monkeypatch.setattr(module, "MOST_BYTES", 10_000, raising=False)
+    await harness.submit("mail.send")
+    async with served(harness) as (_, client):
+        executor = executor_of(client)
+        (id,) = await settle(client, executor, {"outcome": "succeed", "result": 40_000 * "x"})
+        executor._client.close()
+    row = await harness.row(id)
+    assert row.state == State.SUCCEEDED
+    assert row.error == (
+        f"{RESULT_NOT_KEPT}: The server http://127.0.0.1:{client.port} refused the request (413): "
+        "the body exceeds 10,000 bytes."
+    )
+
+
+async def test_an_executor_reports_why_it_did_not_keep_a_result(harness: Harness) -> None:
+    await harness.submit("mail.send")
+    async with served(harness) as (_, client):
+        executor = executor_of(client)
+        ending = executor._ending(1, Done(why=f"{RESULT_NOT_KEPT}: it is no JSON"))
+        (id,) = await settle(client, executor, ending)
+        executor._client.close()
+    assert (await harness.row(id)).error == f"{RESULT_NOT_KEPT}: it is no JSON"
 
 
 async def test_outcomes_that_are_too_large_for_one_request_are_settled(

@@ -104,7 +104,7 @@ def done(result: Any, limit: int) -> Done:
     try:
         return Done(json_text(result, limit, "result_limit"))
     except ValueError as error:
-        return _not_kept(str(error))
+        return not_kept(str(error))
 
 
 def json_text(value: Any, limit: int, setting: str) -> str:
@@ -155,7 +155,8 @@ def _hides(result: Any) -> bool:
     return False
 
 
-def _not_kept(why: str) -> Done:
+def not_kept(why: str) -> Done:
+    """Return the outcome of a handler whose result is not stored."""
     return Done(why=f"{RESULT_NOT_KEPT}: {why}")
 
 

@@ -24,8 +24,21 @@ from runner.engine.serving.http_threads import HttpThreads
 from runner.engine.serving.server_client import ServerClient, ServerRefused
 from runner.handlers.registry import REGISTRY, Handler
 from runner.model.duration import parse_duration
-from runner.model.outcome import Cancelled, Dead, Done, Failure, Interrupted, Outage, Outcome, Release, Retry, Snooze
+from runner.model.outcome import (
+    RESULT_NOT_KEPT,
+    Cancelled,
+    Dead,
+    Done,
+    Failure,
+    Interrupted,
+    Outage,
+    Outcome,
+    Release,
+    Retry,
+    Snooze,
+)
 from runner.model.task import Claimed
+from runner.model.text_limits import to_storable
 from runner.settings import Settings
 from runner.stop_signals import stop_signals
 from runner.text.sanitize import count_noun, one_line
@@ -235,6 +248,8 @@ class HttpExecutor:
             case Done():
                 result = None if outcome.result is None else json.loads(outcome.result)
                 ending = {"outcome": "succeed", "result": result}
+                if outcome.why:
+                    ending["why"] = outcome.why.removeprefix(f"{RESULT_NOT_KEPT}: ")[:16_384]
             case Retry():
                 delay = None if outcome.delay is None else parse_duration(outcome.delay).total_seconds()
                 ending = {"outcome": "retry", "delay": delay, "why": outcome.why[:16_384]} | _error(outcome.failure)
@@ -322,10 +337,12 @@ class HttpExecutor:
     def _send(self, left: list[Ending], end: float) -> None:
         """Send outcomes: again while the server is away, and in halves if it refuses them for one of them.
 
+        An outcome that the server refuses alone fails its attempt with the refusal.
+
         Args:
             end: the time in monotonic seconds at which their leases have run out.
         """
-        pause = 0.1
+        pause, is_replaced = 0.1, False
         while left and time.monotonic() < end:
             try:
                 replies = self._client.post("settle", self._body(endings=left))["endings"]
@@ -335,9 +352,13 @@ class HttpExecutor:
                 pause = min(LONGEST_PAUSE, 2 * pause)
                 continue
             except ServerRefused as error:
-                if len(left) == 1 or error.fields["status"] not in OF_BODY:
+                if is_replaced or error.fields["status"] not in OF_BODY:
                     log.error("%s not settled: %s", count_noun(len(left), "outcome"), one_line(str(error)))
                     return
+                if len(left) == 1:
+                    log.warning("task %d: %s", left[0]["id"], one_line(str(error)))
+                    left, is_replaced = [_replacement(left[0], error)], True
+                    continue
                 middle = len(left) // 2
                 self._send(left[:middle], end)
                 left = left[middle:]
@@ -389,7 +410,20 @@ def _error(failure: Failure | None) -> Ending:
     if failure is None:
         return {}
     kind = re.sub(r"[^A-Za-z0-9_.$]", "_", failure.type)[:200]
-    return {"error": {"type": kind, "message": failure.message[:65_536], "traceback": failure.traceback[-65_536:]}}
+    message, traceback = (to_storable(text, 65_536) for text in (failure.message, failure.traceback))
+    return {"error": {"type": kind, "message": message, "traceback": traceback}}
+
+
+def _replacement(ending: Ending, refusal: ServerRefused) -> Ending:
+    """Return the outcome to settle in the place of one that the server refuses."""
+    claim, outcome = _key(_claim(ending)), ending["outcome"]
+    if outcome == "succeed":
+        return {**claim, "outcome": "succeed", "why": str(refusal)}
+    error = ending.get("error") or {"type": "", "message": "", "traceback": ""}
+    parts = ending.get("why", ""), f"{error['type']}: {error['message']}".removeprefix(": ")
+    text = f"{refusal} The outcome was {'; '.join([outcome, *filter(None, parts)])}"
+    failure = Failure("OutcomeRefused", text, error["traceback"])
+    return {**claim, "outcome": "die" if outcome == "die" else "retry", **_error(failure)}
 
 
 class Signals:

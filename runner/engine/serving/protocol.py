@@ -89,6 +89,7 @@ class Succeed(AttemptKey):
 
     outcome: Literal["succeed"]
     result: JsonValue = None
+    why: Annotated[Reason, Field(description="why the result was not kept, without the result; else empty")] = ""
 
 
 class RetryLater(AttemptKey):

@@ -7,7 +7,7 @@ import pickle
 from math import inf
 from typing import TYPE_CHECKING, Any, assert_never
 
-from runner.engine.executing.attempt_outcome import done
+from runner.engine.executing.attempt_outcome import done, not_kept
 from runner.engine.external.executor import End, Receive, WorkerLost
 from runner.engine.processes.messages import ProcessCall, ProcessEnd, RemoteError
 from runner.engine.serving.protocol import (
@@ -148,6 +148,8 @@ def end_call(call: PulledCall, ending: Ending, result_limit: int) -> ProcessEnd 
     """
     outcome: Outcome
     match ending:
+        case Succeed() if ending.why:
+            outcome = not_kept(ending.why)
         case Succeed():
             outcome = done(ending.result, result_limit)
         case RetryLater():
