@@ -22,7 +22,7 @@ from runner.store.schedules.register import Registered, has_changed, register_sc
 from runner.store.schedules.runs import MOST_KEPT, abandon_rounds, known_runs, next_tick, terminate
 from runner.store.schedules.tick import Ticked, tick
 from tests.conftest import on_postgresql
-from tests.store.dependencies import sweep
+from tests.store.dependencies import dependencies_of, sweep
 from tests.store.plans import Cost, watch
 from tests.store.rows import until_locked
 from tests.store.runners import Runner
@@ -377,6 +377,42 @@ async def test_many_unfinished_runs_are_kept_in_part(database: Database) -> None
         runs += await tasks_of(database)
         await make_due(database)
     assert known_runs((await schedule(database))._mapping) == [*runs[: MOST_KEPT - 1], runs[-1]]
+
+
+async def queued(database: Database, number: int) -> list[int]:
+    """The unfinished runs of a schedule that an operator then edits to replace them."""
+    await add(database, overlap="queue")
+    runs = []
+    for _ in range(number):
+        runs += await tasks_of(database)
+        await make_due(database)
+    await change(database, sa.update(database.tables.schedule).values(overlap="replace"))
+    return runs
+
+
+@pytest.mark.both_databases
+async def test_all_unfinished_runs_are_replaced(database: Database, runner: Runner) -> None:
+    first, *others = await queued(database, MOST_KEPT + 4)
+    assert [task.id for task in await runner.claim()] == [first]
+    (successor,) = await tasks_of(database)
+    assert [(await past(database, id) or {}).get("state") for id in others] == [State.CANCELLED] * len(others)
+    assert (await live(database, first) or {})["cancel_requested"]
+    assert [row["parent_id"] for row in await dependencies_of(database, successor)] == [first]
+
+
+@pytest.mark.both_databases
+async def test_a_tick_replaces_a_part_of_many_runs_and_submits_its_own_after_the_last_part(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.store.schedules.runs.MOST_REPLACED", MOST_KEPT)
+    runs = await queued(database, 3 * MOST_KEPT + 2)
+    submitted, left = list[int](), []
+    while not submitted:
+        assert (await database.read(next_tick)).due
+        submitted = await tasks_of(database)
+        left.append(sum([await live(database, id) is not None for id in runs]))
+    assert left == [MOST_KEPT + 2, 2, 0]
+    assert len(submitted) == 1
 
 
 @on_postgresql

@@ -15,6 +15,7 @@ from runner.db.schema.records import is_unplanned
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
 from runner.db.types import NO_JOIN, db_now, next_version, seconds_until
+from runner.model.schedule import Overlap
 from runner.model.task import LAST_ID, State
 from runner.policy.lanes import RUNNER_QUEUE
 from runner.policy.schedule import AFTER_END
@@ -129,6 +130,11 @@ MOST_KEPT = 10
 """Most unfinished runs of a schedule, or of a runner of a broadcast, that a tick knows: the first, and the last one."""
 
 
+MOST_REPLACED = 1_000
+"""Most unfinished runs beyond the known ones that a tick replaces in one transaction. With as many it knows MOST_KEPT
+of them, and looks for more."""
+
+
 def known_runs(row: Mapping[str, Any]) -> list[int]:
     """The tasks of a schedule that were unfinished after its last tick, and that of its last run, in order."""
     try:
@@ -157,25 +163,34 @@ class LastRuns(NamedTuple):
     Args:
         live: the queues of the unfinished ones by id.
         ends: the end of each other one by id; a task that was pruned is missing.
+        others: the queues of unfinished runs that are not known, by id, for each schedule that replaces them.
     """
 
     live: Mapping[int, str]
     ends: Mapping[int, datetime]
+    others: Mapping[str, Mapping[int, str]] = {}
 
     def unfinished(self, row: Mapping[str, Any]) -> dict[int, str]:
         """The queues of the unfinished runs of a schedule by id, in order."""
-        return {id: self.live[id] for id in known_runs(row) if id in self.live}
+        known = {id: self.live[id] for id in known_runs(row) if id in self.live}
+        return dict(sorted({**known, **self.others.get(row["id"], {})}.items()))
+
+    def may_have_more(self, row: Mapping[str, Any]) -> bool:
+        """True if a schedule may have more unfinished runs than these."""
+        return len(self.others.get(row["id"], {})) >= MOST_REPLACED
 
     def end(self, row: Mapping[str, Any]) -> datetime | None:
         """The end of the run of a schedule that ended last; None if it is unknown."""
         return max((self.ends[id] for id in known_runs(row) if id in self.ends), default=None)
 
 
-async def last_runs(tx: Transaction, rows: Iterable[Mapping[str, Any]]) -> LastRuns:
-    """Read the tasks of the known runs of schedules."""
+async def last_runs(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> LastRuns:
+    """Read the tasks of the known runs of schedules, and of the others of schedules that replace their runs."""
     ids = sorted({id for row in rows for id in known_runs(row)})
     if not ids:
         return LastRuns({}, {})
+    many = [row for row in rows if row["overlap"] == Overlap.REPLACE and len(known_runs(row)) >= MOST_KEPT]
+    others = {row["id"]: await _other_runs(tx, row) for row in many}
     task, history = tx.tables.task.c, tx.tables.history.c
     live = {
         row.id: row.queue
@@ -183,12 +198,24 @@ async def last_runs(tx: Transaction, rows: Iterable[Mapping[str, Any]]) -> LastR
     }
     rest = [id for id in ids if id not in live]
     if not rest:
-        return LastRuns(live, {})
+        return LastRuns(live, {}, others)
     ended = sa.select(history.id, history.finished_at).where(tx.dialect.one_of(history.id, rest))
-    return LastRuns(live, {row.id: row.finished_at for row in await tx.rows(ended)})
+    return LastRuns(live, {row.id: row.finished_at for row in await tx.rows(ended)}, others)
 
 
-async def terminate(tx: Transaction, reasons: Mapping[int, str]) -> None:
+async def _other_runs(tx: Transaction, row: Mapping[str, Any]) -> dict[int, str]:
+    """Return the queues of unfinished runs that a schedule does not know and that nothing terminates, oldest first."""
+    task, tick, known = tx.tables.task.c, tx.tables.tick.c, known_runs(row)
+    # A broadcast knows the runs of each runner. The others are between the last two: the first ones are known.
+    after = known[0] if row["broadcast"] else known[-2]
+    queue = sa.select(task.queue).where(task.id == tick.task_id, ~task.cancel_requested).scalar_subquery()
+    later = sa.select(tick.task_id, queue.label("queue")).where(tick.schedule == row["id"], tick.task_id > after)
+    runs = later.order_by(tick.task_id).offset(NO_JOIN).subquery().c
+    rows = await tx.rows(sa.select(runs.task_id, runs.queue).where(runs.queue.is_not(None)).limit(MOST_REPLACED))
+    return {run.task_id: run.queue for run in rows}
+
+
+async def terminate(tx: Transaction, reasons: Mapping[int, str]) -> set[int]:
     """Cancel tasks: waiting and blocked ones now, running ones through their runners.
 
     Call it once per transaction: it locks the tasks in the order of their ids, and a second call could wait for a
@@ -196,9 +223,12 @@ async def terminate(tx: Transaction, reasons: Mapping[int, str]) -> None:
 
     Args:
         reasons: the reason by task id, which the history keeps; finished tasks stay as they are.
+
+    Returns:
+        The ids of the cancelled tasks.
     """
     if not reasons:
-        return
+        return set()
     task = tx.tables.task
     selection = sa.select(task.c.id, task.c.state, task.c.fence).where(tx.dialect.one_of(task.c.id, sorted(reasons)))
     rows = await tx.rows(selection.order_by(task.c.id).with_for_update())
@@ -212,6 +242,7 @@ async def terminate(tx: Transaction, reasons: Mapping[int, str]) -> None:
         await tx.execute(change.where(tx.dialect.one_of(task.c.id, idle_ids)).values(UNASSIGNED))
         await count_unclaimed(tx, idle_ids)
         await finish(tx, "cancel", NO_RUNNER, idle)
+    return {ending.id for ending in idle}
 
 
 AFTER_QUEUES = chr(ord(RUNNER_QUEUE) + 1)

@@ -63,6 +63,8 @@ class _Plan:
     resumed: bool = False
     replaced: list[int] = field(default_factory=list)
     wait: bool = False
+    is_partial: bool = False
+    """True if more runs are replaced before its own ones are submitted: the schedule stays due."""
     error: str | None = None
     last_tick: datetime | None = None
 
@@ -109,9 +111,10 @@ async def tick(
     defaults = await _handler_defaults(tx, rows)
     plans = [_plan(row, now, runs, runners.get(row["id"]), defaults.get(row["id"], {})) for row in rows]
     await _drop_recorded(tx, plans)
+    plans = [_part(plan) if plan.replaced and runs.may_have_more(plan.row) else plan for plan in plans]
     replaced = {run: f"replaced by the next run of schedule {plan.id}" for plan in plans for run in plan.replaced}
-    await terminate(tx, replaced)
-    tasks = _chained([plan for plan in plans if plan.runs])
+    cancelled = await terminate(tx, replaced)
+    tasks = _chained([plan for plan in plans if plan.runs], cancelled)
     ids = iter(await submit_many(tx, tasks, notify=notify))
     submitted = {plan.id: [next(ids) for _ in plan.runs] for plan in plans}
     await _record(tx, plans, submitted)
@@ -207,6 +210,14 @@ def _next(plan: _Plan, rule: Rule, now: datetime, runs: LastRuns) -> datetime | 
     return now if end is None else max(rule.next(end) or now, pause_end or end)
 
 
+def _part(plan: _Plan) -> _Plan:
+    """The plan of a tick that replaces a part of the runs of a schedule and changes nothing else."""
+    row = plan.row
+    part = _Plan(row, plan.unfinished, next_at=row["next_at"], last_tick=row["last_tick"], is_partial=True)
+    part.replaced = plan.replaced
+    return part
+
+
 def _plan_runs(plan: _Plan, ticks: Sequence[datetime], template: NewTask) -> None:
     """The runs of the due ticks by the overlap, and the run that an operator asked for, which waits for nothing."""
     row = plan.row
@@ -242,14 +253,19 @@ def _ends(runs: Iterable[int]) -> tuple[DependsOn, ...]:
     return tuple(DependsOn(id, "run") for id in runs)
 
 
-def _chained(plans: Iterable[_Plan]) -> list[NewTask]:
-    """The tasks in the order of their submit; those that wait for each other depend on the one before."""
+def _chained(plans: Iterable[_Plan], cancelled: Collection[int]) -> list[NewTask]:
+    """The tasks in the order of their submit; those that wait for each other depend on the one before.
+
+    Args:
+        cancelled: the ids of the replaced runs that had not started, for which no task waits.
+    """
     tasks: list[NewTask] = []
     for plan in plans:
         before = _ends(plan.unfinished)
         for moment, task, _ in plan.runs:
             waits = plan.wait and moment != plan.manual
-            tasks.append(task._replace(after=(*(task.after or ()), *before)) if waits and before else task)
+            after = [*(task.after or ()), *(before if waits else ())]
+            tasks.append(task._replace(after=tuple(each for each in after if each.parent not in cancelled) or None))
             before = (DependsOn(BatchMember(len(tasks) - 1), "run"),)
     return tasks
 
@@ -313,7 +329,7 @@ def _values(plan: _Plan, ids: Sequence[int]) -> dict[str, Any]:
         "last_tick": max((each for each in (plan.last_tick, *moments) if each is not None), default=None),
         "last_task_id": last,
         "other_task_ids": json.dumps(others) if others else None,
-        "run_requested_at": None,
+        "run_requested_at": row["run_requested_at"] if plan.is_partial else None,
         "error": plan.error,
         **{name: None if plan.resumed else row[name] for name in pause},
     }
