@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from email.message import EmailMessage
 from email.policy import SMTP as SMTP_POLICY
 from email.utils import format_datetime, parseaddr
-from typing import Self
+from typing import Any, Self
 from urllib.parse import parse_qs, unquote
 
+from runner.alerts.sending import limited
 from runner.model.outcome import Dead
 from runner.settings.receivers import Receiver
 from runner.text.operator import now
@@ -99,8 +100,13 @@ def send_mail(to: MailAddress, mail: EmailMessage) -> Sequence[str]:
         MailRefused: the server is not reachable, or refuses the message for now.
         Dead: it refuses the login, the sender or all recipients for good, or offers no TLS.
     """
+    opened: list[smtplib.SMTP] = []
+
+    def late(text: str) -> MailRefused:
+        return MailRefused(f"{text}: {to} did not take the message")
+
     try:
-        with _open(to) as server:
+        with limited(opened, late), _open(to, opened) as server:
             if to.user:
                 server.login(to.user, to.password)
             refused = server.send_message(mail, to.sender, list(to.recipients))
@@ -121,11 +127,22 @@ def send_mail(to: MailAddress, mail: EmailMessage) -> Sequence[str]:
     return tuple(refused)
 
 
-def _open(to: MailAddress) -> smtplib.SMTP:
-    name = socket.gethostname() or "localhost"
+class _MailServer(smtplib.SMTP):
+    """A conversation that joins a list before it connects, for the one who limits it."""
+
+    def __init__(self, opened: list[smtplib.SMTP], *where: Any, **options: Any) -> None:
+        opened.append(self)
+        super().__init__(*where, **options)
+
+
+class _MailServerWithTls(_MailServer, smtplib.SMTP_SSL): ...
+
+
+def _open(to: MailAddress, opened: list[smtplib.SMTP]) -> smtplib.SMTP:
+    where = to.host, to.port, socket.gethostname() or "localhost"
     if to.tls == "wrap":
-        return smtplib.SMTP_SSL(to.host, to.port, name, timeout=TIMEOUT, context=ssl.create_default_context())
-    server = smtplib.SMTP(to.host, to.port, name, timeout=TIMEOUT)
+        return _MailServerWithTls(opened, *where, timeout=TIMEOUT, context=ssl.create_default_context())
+    server = _MailServer(opened, *where, timeout=TIMEOUT)
     if to.tls == "none":
         return server
     try:

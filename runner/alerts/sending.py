@@ -2,11 +2,13 @@
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from threading import Thread
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
 from threading import enumerate as live_threads
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -17,6 +19,43 @@ NAME = "runner-send"
 
 MOST = 20
 """Maximum number of calls of one receiver at the same time. One whose server answers slowly may not end for long."""
+
+
+LIMIT = 30.0
+"""Seconds for a whole call: a server that sends one byte at a time ends none of its steps."""
+
+
+class OpenConnection(Protocol):
+    """A connection of a call; its socket is None until it is open."""
+
+    sock: Any
+
+
+@contextmanager
+def limited(connections: Sequence[OpenConnection], failure: Callable[[str], Exception]) -> Iterator[None]:
+    """End the connections of a call that takes longer than LIMIT.
+
+    Args:
+        connections: those that the call has opened so far.
+        failure: makes the error of a call that took longer.
+    """
+    done, late = Event(), Event()
+
+    def end() -> None:
+        while not done.wait(1.0 if late.is_set() else LIMIT):
+            late.set()
+            for connection in list(connections):
+                if (open_socket := connection.sock) is not None:
+                    with suppress(OSError):  # not the method of an SSLSocket, which another thread reads
+                        socket.socket.shutdown(open_socket, socket.SHUT_RDWR)
+
+    Thread(target=end, name="runner-limit", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
+        if late.is_set():
+            raise failure(f"no complete answer in {LIMIT:g} s") from None
 
 
 class TooManyCalls(Exception):

@@ -3,11 +3,7 @@
 import hashlib
 import hmac
 import json
-import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -17,6 +13,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
 from runner.alerts.notice import AlertNotice, Message
+from runner.alerts.sending import limited
 from runner.model.outcome import Dead, Retry
 from runner.settings.receivers import Receiver
 from runner.text.operator import now
@@ -24,9 +21,6 @@ from runner.text.sanitize import one_line
 
 TIMEOUT = 10.0
 """Seconds for one step of a request."""
-
-LIMIT = 30.0
-"""Seconds for a whole request: a server that sends one byte at a time ends no step."""
 
 SIGNATURE = "Tasktui-Signature"
 """The header with the timestamp and the signature: t=1732000000,v1=4f1c..."""
@@ -58,32 +52,6 @@ class _Connections(HTTPHandler, HTTPSHandler):
     def _open(self, kind: type[HTTPConnection], host: str, **options: Any) -> HTTPConnection:
         self.opened.append(kind(host, **options))
         return self.opened[-1]
-
-
-@contextmanager
-def _limited(connections: _Connections, shown: str) -> Iterator[None]:
-    """End the connections of a request that takes longer than LIMIT.
-
-    Raises:
-        WebhookFailed: it took longer.
-    """
-    done, late = threading.Event(), threading.Event()
-
-    def end() -> None:
-        while not done.wait(1.0 if late.is_set() else LIMIT):
-            late.set()
-            for connection in list(connections.opened):
-                if (open_socket := connection.sock) is not None:
-                    with suppress(OSError):  # not the method of an SSLSocket, which another thread reads
-                        socket.socket.shutdown(open_socket, socket.SHUT_RDWR)
-
-    threading.Thread(target=end, name="runner-limit", daemon=True).start()
-    try:
-        yield
-    finally:
-        done.set()
-        if late.is_set():
-            raise WebhookFailed(f"no complete answer in {LIMIT:g} s: {shown} did not take the notice") from None
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -128,8 +96,12 @@ def fetch(request: Request, shown: str) -> None:
         Retry, WebhookFailed, Dead: see `post`.
     """
     connections = _Connections()
+
+    def late(text: str) -> WebhookFailed:
+        return WebhookFailed(f"{text}: {shown} did not take the notice")
+
     try:
-        with _limited(connections, shown), build_opener(_NoRedirects, connections).open(request, timeout=TIMEOUT):
+        with limited(connections.opened, late), build_opener(_NoRedirects, connections).open(request, timeout=TIMEOUT):
             pass
     except HTTPError as error:
         with error:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from runner.alerts import webhook
+from runner.alerts import sending
 from runner.alerts.deliver import deliver, send
 from runner.alerts.evaluation import ping
 from runner.alerts.mail import MailRefused
@@ -379,14 +379,19 @@ async def test_servers_that_answer_too_slowly_hold_a_bounded_number_of_threads()
 
 
 @contextmanager
-def dripping(head: bytes) -> Iterator[int]:
-    """A server that sends the head of an answer, then a byte at a time until the client has gone, and its port."""
+def dripping(head: bytes, *, greets: bool = False) -> Iterator[int]:
+    """A server that sends the head of an answer, then a byte at a time until the client has gone, and its port.
+
+    Args:
+        greets: it answers before the client has sent anything.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
             connection, _ = server.accept()
             with connection, suppress(OSError):
-                connection.recv(65_536)
+                if not greets:
+                    connection.recv(65_536)
                 connection.sendall(head)
                 while not is_over.wait(0.01):
                     connection.sendall(b"a")
@@ -404,7 +409,7 @@ def dripping(head: bytes) -> Iterator[int]:
 async def test_a_server_that_answers_one_byte_at_a_time_holds_no_notice_and_no_ping(
     head: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(webhook, "LIMIT", 0.1)
+    monkeypatch.setattr(sending, "LIMIT", 0.1)
     with dripping(head) as port:
         await ping(f"http://127.0.0.1:{port}/")
     assert "could not call the setting alert_ping: no complete answer in 0.1 s" in caplog.text
@@ -415,7 +420,7 @@ async def test_a_server_that_answers_one_byte_at_a_time_holds_no_notice_and_no_p
 def test_a_server_that_answers_one_byte_at_a_time_over_tls_holds_no_notice(
     certificate: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webhook, "LIMIT", 0.1)
+    monkeypatch.setattr(sending, "LIMIT", 0.1)
 
     def serve() -> None:
         with suppress(OSError), certificate.wrap_socket(listening.accept()[0], server_side=True) as connection:
@@ -430,3 +435,12 @@ def test_a_server_that_answers_one_byte_at_a_time_over_tls_holds_no_notice(
             send(parse_receiver(f"hook=https://127.0.0.1:{listening.getsockname()[1]}/"), NOTICE)
         is_over.set()
         serving.join()
+
+
+@pytest.mark.parametrize("head", [b"", b"220 ready\r\n250-"])
+def test_a_mail_server_that_answers_one_byte_at_a_time_holds_no_notice(
+    head: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "LIMIT", 0.1)
+    with dripping(head, greets=True) as port, pytest.raises(MailRefused, match=r"no complete answer in 0\.1 s"):
+        send(parse_receiver(f"ops=smtp://127.0.0.1:{port}?from=a@b.example&to=c@d.example&tls=none"), NOTICE)
