@@ -105,7 +105,7 @@ class Evaluation:
 
 def without_deliveries(facts: AlertFacts) -> AlertFacts:
     """Leave out the deliveries: one that fails must not cause a notice, whose delivery would fail too."""
-    overview = facts.overview
+    overview, slow = facts.overview, facts.slow
     return replace(
         facts,
         overview=overview._replace(
@@ -114,14 +114,17 @@ def without_deliveries(facts: AlertFacts) -> AlertFacts:
             unknown=tuple(each for each in overview.unknown if each.handler != DELIVER),
             breakers=[row for row in overview.breakers if row.handler != DELIVER],
         ),
-        results={
-            runner: {handler: flow for handler, flow in flows.items() if handler != DELIVER}
-            for runner, flows in facts.results.items()
-        },
-        dead={handler: count for handler, count in facts.dead.items() if handler != DELIVER},
-        flows={names: flow for names, flow in facts.flows.items() if names[1] != DELIVER},
-        due={names: age for names, age in facts.due.items() if names[0] != QUEUE},
-        repeated=[each for each in facts.repeated if each.handler != DELIVER],
+        slow=replace(
+            slow,
+            results={
+                runner: {handler: flow for handler, flow in flows.items() if handler != DELIVER}
+                for runner, flows in slow.results.items()
+            },
+            dead={handler: count for handler, count in slow.dead.items() if handler != DELIVER},
+            flows={names: flow for names, flow in slow.flows.items() if names[1] != DELIVER},
+            due={names: age for names, age in slow.due.items() if names[0] != QUEUE},
+            repeated=[each for each in slow.repeated if each.handler != DELIVER],
+        ),
     )
 
 

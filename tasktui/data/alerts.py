@@ -127,7 +127,7 @@ async def _problems(tx: Transaction, session: Session) -> list[Attention]:
 
     thresholds = Thresholds.of(session.settings)
     overview, slow, silences = await tx.gather(read_overview(tx), slow_facts(tx, thresholds), read_silences(tx))
-    return attention(slow.of(overview, session.zone, thresholds), silences)
+    return attention(AlertFacts(overview, slow, session.zone, thresholds), silences)
 
 
 class AlertCause(NamedTuple):
@@ -192,7 +192,7 @@ def _follows(effect: Alert, cause: Alert, facts: AlertFacts) -> bool:
         return bool(cause.subject) and cause.subject == effect.subject
     if kinds != ("handler", "queue"):
         return False
-    failed = {key: flow.failed for key, flow in facts.flows.items() if key[0] == effect.subject}
+    failed = {key: flow.failed for key, flow in facts.slow.flows.items() if key[0] == effect.subject}
     return failed.get((effect.subject, cause.subject), 0) * 2 > sum(failed.values())
 
 

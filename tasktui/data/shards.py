@@ -8,7 +8,7 @@ from typing import NamedTuple
 from runner.db.transaction import Transaction
 from runner.model.alert import Silence
 from runner.model.shard import ShardId
-from runner.queries.alerts.facts import SlowFacts
+from runner.queries.alerts.facts import NO_SLOW_FACTS, AlertFacts, SlowFacts
 from runner.queries.alerts.records import read_silences
 from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.counting import Count, WaitingCounts
@@ -138,6 +138,6 @@ def problems(overviews: ShardOverviews, shards: Sequence[Session]) -> Iterator[A
     for shard in shards:
         if shard.name not in overviews.known or (value := overviews.answers[shard.name].value) is None:
             continue
-        facts = (value.facts or SlowFacts()).of(value.overview, shard.zone, Thresholds.of(shard.settings))
+        facts = AlertFacts(value.overview, value.facts or NO_SLOW_FACTS, shard.zone, Thresholds.of(shard.settings))
         for alert in attention(facts, value.silences):
             yield alert._replace(title=f"{line(shard.name)}: {alert.title}", name="", key="", label="")

@@ -16,7 +16,7 @@ from textual.widget import Widget
 from runner.db.transaction import Transaction
 from runner.model.alert import Silence
 from runner.model.task import is_new
-from runner.queries.alerts.facts import SlowFacts
+from runner.queries.alerts.facts import NO_SLOW_FACTS, AlertFacts, SlowFacts
 from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.counting import Count, WaitingCounts
 from runner.queries.counts import MINUTE, SOON, QueueCounts, named_counts
@@ -230,11 +230,11 @@ class OverviewScreen(LiveScreen):
             self._complete = True
             self.feed.hurry()
         self.session.add_names({"queue": [queue.queue for queue in data.queues if line(queue.queue) == queue.queue]})
-        facts = self._slow.facts if self._slow is not None else SlowFacts()
+        slow = self._slow.facts if self._slow is not None else NO_SLOW_FACTS
         others = unavailable_databases(self.console.databases.behind)
         problems = (
             *others,
-            *attention(facts.of(data, self.session.zone, Thresholds.of(self.session.settings)), self._silences),
+            *attention(AlertFacts(data, slow, self.session.zone, Thresholds.of(self.session.settings)), self._silences),
         )
         self._alerts = tuple(each for each in problems if each.alert)
         self.session.add_names({"alert": [each.alert for each in self._alerts if " " not in each.alert]})

@@ -13,7 +13,7 @@ from runner.model.task import State
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule
-from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.facts import AlertFacts, SlowFacts
 from runner.queries.alerts.reading import current_alerts, read_facts
 from runner.queries.alerts.rules import alerts
 from runner.queries.alerts.thresholds import Thresholds
@@ -67,7 +67,7 @@ def test_the_thresholds_come_from_the_settings() -> None:
     ],
 )
 def test_a_schedule_that_is_late_or_skips_is_named_unless_people_paused_it(row: ScheduleRow, text: str | None) -> None:
-    assert found(AlertFacts(QUIET, schedules=[row])) == ([text] if text else [])
+    assert found(AlertFacts(QUIET, SlowFacts(schedules=[row]))) == ([text] if text else [])
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_schedule_that_is_late_or_skips_is_named_unless_people_paused_it(row: 
     ],
 )
 def test_a_table_is_bloated_if_much_of_it_is_unused(health: Health, text: str | None) -> None:
-    assert found(AlertFacts(QUIET, health=health)) == ([text] if text else [])
+    assert found(AlertFacts(QUIET, SlowFacts(health=health))) == ([text] if text else [])
 
 
 def test_the_kind_of_a_subject_is_known_for_each_rule() -> None:
@@ -145,7 +145,7 @@ async def test_a_runner_that_a_rescue_removed_is_named_for_ten_minutes(database:
 async def test_the_facts_of_an_empty_database_cause_no_alert(database: Database) -> None:
     facts = await database.read(read_facts)
     assert list(alerts(facts)) == []
-    assert facts.health is not None
+    assert facts.slow.health is not None
 
 
 async def test_a_late_schedule_is_read_from_the_database(database: Database) -> None:

@@ -15,7 +15,7 @@ from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule
 from runner.policy.breaker import OpenBreaker
-from runner.queries.alerts.facts import AlertFacts
+from runner.queries.alerts.facts import AlertFacts, SlowFacts
 from runner.queries.alerts.reading import current_alerts
 from runner.queries.alerts.rules import alerts
 from runner.queries.breakers import BreakerRow
@@ -44,7 +44,7 @@ def test_effects_are_below_their_cause() -> None:
     queue, other = (alert(AlertRule.QUEUE_FAILING, name) for name in ("payments", "mail"))
     lost = alert(AlertRule.RUNNER_LOST, "web-3:7")
     flows = {("payments", "charge"): Flow(died=9), ("payments", "refund"): Flow(died=2), ("mail", "send"): Flow(died=9)}
-    causes = folded([breaker, queue, other, handler, lost], AlertFacts(overview_of(), flows=flows))
+    causes = folded([breaker, queue, other, handler, lost], AlertFacts(overview_of(), SlowFacts(flows=flows)))
     assert [(cause.alert, cause.effects) for cause in causes] == [(breaker, (queue, handler)), (other, ()), (lost, ())]
 
 
@@ -72,7 +72,7 @@ def test_the_overview_and_the_list_word_an_alert_alike_and_fold_its_effects() ->
     overview = overview_of(
         queue("payments"), breakers=(opened,), pulses={"payments": minutes}, runners=(runner(handlers=("charge",)),)
     )
-    facts = AlertFacts(overview, flows={("payments", "charge"): Flow(retried=40)})
+    facts = AlertFacts(overview, SlowFacts(flows={("payments", "charge"): Flow(retried=40)}))
     assert len(list(alerts(facts))) == 2
     (line,) = attention(facts)
     assert line.sentence.startswith("the breaker of charge is open: opened 2m ago")
@@ -232,6 +232,6 @@ def test_the_list_of_problems_cuts_no_reason_and_no_effect() -> None:
         handlers=paused,
         diagnoses=Diagnoses(errors={"payments": f"GatewayTimeout: {why}"}),
     )
-    problems = attention(AlertFacts(overview, flows={("payments", "charge"): Flow(retried=40)}))
+    problems = attention(AlertFacts(overview, SlowFacts(flows={("payments", "charge"): Flow(retried=40)})))
     text = " ".join(part.plain for part in problem_lines(problems, 60, 0))
     assert " ".join(text.split()).count(why) == 3

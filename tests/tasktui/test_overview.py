@@ -95,7 +95,7 @@ def sentences(overview: Overview) -> list[str]:
 
 
 def alerts_of(overview: Overview, results: Mapping[int, Mapping[str, Flow]] | None = None) -> list[Attention]:
-    return attention(AlertFacts(overview, results=results or {}))
+    return attention(AlertFacts(overview, SlowFacts(results=results or {})))
 
 
 def test_a_quiet_system_has_no_alerts() -> None:
@@ -239,7 +239,7 @@ def test_a_queue_that_keeps_up_is_not_behind(mended: dict[str, object]) -> None:
 
 def test_dead_tasks_are_counted_by_handler() -> None:
     dead = {"pay": Count(4), "mail": Count(1), "\x1b[31m": Count(1), "other": Count(1)}
-    (alert,) = attention(AlertFacts(overview_of(queue()), dead=dead))
+    (alert,) = attention(AlertFacts(overview_of(queue()), SlowFacts(dead=dead)))
     assert alert.sentence == "7 tasks died in the last hour: pay 4, mail 1, \u241b[31m 1, 1 more (threshold 0)"
 
 

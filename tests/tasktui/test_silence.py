@@ -61,7 +61,7 @@ def test_silenced_alerts_follow_the_others_and_come_before_pauses(name: str) -> 
     paused = {"a.b": Pause(AT, None, "ana", None)}
     lost = runner(id=8, heartbeat_age=90.0, lease=-60.0)
     overview = Overview(AT, (BEHIND,), {}, (runner(), lost), (), paused, (), AT)
-    lines = attention(AlertFacts(overview, UTC), [silence])
+    lines = attention(AlertFacts(overview, zone=UTC), [silence])
     assert [line.alert.partition(":")[0] for line in lines] == [AlertRule.RUNNER_LOST, AlertRule.QUEUE_BEHIND, ""]
     assert lines[1].role == "paused"
     assert lines[1].text.startswith("silenced until 14:30; 210 in")

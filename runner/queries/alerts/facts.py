@@ -58,19 +58,20 @@ class SlowFacts:
     schedules: "Sequence[ScheduleRow]" = ()
     health: "Health | None" = None
 
-    def of(self, overview: Overview, zone: tzinfo, thresholds: Thresholds) -> "AlertFacts":
-        """The figures of one moment, with its overview; see `AlertFacts`."""
-        return AlertFacts(overview, zone, thresholds, **vars(self))
+
+NO_SLOW_FACTS = SlowFacts()
 
 
 @dataclass(frozen=True)
-class AlertFacts(SlowFacts):
+class AlertFacts:
     """The figures of one moment.
 
     Args:
+        slow: those that the overview lacks.
         zone: time zone of displayed times.
     """
 
     overview: Overview
+    slow: SlowFacts = NO_SLOW_FACTS
     zone: tzinfo = UTC
     thresholds: Thresholds = DEFAULT_THRESHOLDS

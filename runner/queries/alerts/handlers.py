@@ -36,7 +36,7 @@ def _probe(facts: AlertFacts, handler: str) -> str:
     """The due probe of a handler, which a pause of the handler or of each of its queues holds back."""
     if handler in facts.overview.handlers:
         return "no probe while the handler is paused"
-    due, recent = ({queue for queue, name in pairs if name == handler} for pairs in (facts.due, facts.flows))
+    due, recent = ({queue for queue, name in pairs if name == handler} for pairs in (facts.slow.due, facts.slow.flows))
     queues, paused = due or recent, {queue.queue for queue in facts.overview.queues if queue.paused}
     if queues and queues <= paused:
         names = shown(", ".join(sorted(queues)))
@@ -73,7 +73,7 @@ def failing_handlers(facts: AlertFacts, named: Container[str] = ()) -> Iterator[
         named: the queues whose alert covers their attempts.
     """
     flows: dict[str, Flow] = {}
-    for (queue, handler), flow in facts.flows.items():
+    for (queue, handler), flow in facts.slow.flows.items():
         if queue not in named:
             flows[handler] = flows.get(handler, Flow()) + flow
     share = facts.thresholds.failing

@@ -79,7 +79,7 @@ def late_queues(facts: AlertFacts, named: Container[str] = ()) -> Iterator[Alert
     """
     limit, overview = facts.thresholds.late, facts.overview
     paused, due = {queue.queue for queue in overview.queues if queue.paused}, dict[str, float]()
-    for (queue, handler), age in facts.due.items():
+    for (queue, handler), age in facts.slow.due.items():
         if queue not in paused and handler not in overview.handlers:
             due[queue] = max(due.get(queue, 0.0), age)
     late = sorted((-age, queue) for queue, age in due.items() if age > limit.total_seconds())

@@ -45,7 +45,7 @@ async def read_facts(tx: Transaction, thresholds: Thresholds = DEFAULT_THRESHOLD
     """
     await tx.keep_to_indexes()
     overview, slow = await tx.gather(_overview(tx, thresholds), slow_facts(tx, thresholds))
-    return slow.of(overview, zone, thresholds)
+    return AlertFacts(overview, slow, zone, thresholds)
 
 
 async def slow_facts(tx: Transaction, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> SlowFacts:

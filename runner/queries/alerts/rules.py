@@ -36,7 +36,7 @@ def alerts(facts: AlertFacts) -> Iterator[Alert]:
     yield from tasks.dead_tasks(facts)
     yield from tasks.failing_tasks(facts)
     yield from tasks.blocked_tasks(facts)
-    if facts.schedules:
+    if facts.slow.schedules:
         yield from schedules.late_schedules(facts)
         yield from schedules.skipped_schedules(facts)
     yield from tables.bloated_tables(facts)

@@ -124,12 +124,12 @@ def stuck_rows(facts: AlertFacts) -> Iterator[Alert]:
 def failing_runners(facts: AlertFacts) -> Iterator[Alert]:
     """A runner that fails nearly everything while others do not: a full disk, a network, a broken deploy."""
     alive = {runner.id: runner for runner in facts.overview.alive}
-    for id, flows in facts.results.items():
+    for id, flows in facts.slow.results.items():
         total = sum(flows.values(), Flow())
         attempts = total.failed + total.succeeded
         if id not in alive or attempts < ENOUGH or total.failed < MOSTLY * attempts:
             continue
-        share = _share_on_others(id, facts.results)
+        share = _share_on_others(id, facts.slow.results)
         if share is not None and share < 1 / 2:
             title = f"{_title(alive[id])} fails nearly everything"
             text = f"{total.failed:,} of {attempts:,} attempts in 10 min; on other runners {round(100 * share)} %"
@@ -166,14 +166,14 @@ def lost_runners(facts: AlertFacts) -> Iterator[Alert]:
 
 def recently_lost(facts: AlertFacts) -> Iterator[Alert]:
     """Runners whose tasks were rescued, and which the list of runners no longer has; many in one line."""
-    if len(facts.lost) > MAX_KINDS:
-        tasks = count_noun(sum(runner.tasks for runner in facts.lost), "task")
-        names = ", ".join(shown(process_name(runner.host, runner.pid)) for runner in facts.lost[:MAX_KINDS])
-        text = f"{tasks} rescued: {names}, {len(facts.lost) - MAX_KINDS:,} more"
-        title = f"{len(facts.lost):,} runners were lost"
+    if len(facts.slow.lost) > MAX_KINDS:
+        tasks = count_noun(sum(runner.tasks for runner in facts.slow.lost), "task")
+        names = ", ".join(shown(process_name(runner.host, runner.pid)) for runner in facts.slow.lost[:MAX_KINDS])
+        text = f"{tasks} rescued: {names}, {len(facts.slow.lost) - MAX_KINDS:,} more"
+        title = f"{len(facts.slow.lost):,} runners were lost"
         yield Alert(AlertRule.RUNNER_LOST, "", Severity.WARNING, title, text, "The report: runner incident --from 1h")
         return
-    for runner in facts.lost:
+    for runner in facts.slow.lost:
         title = f"{shown(process_name(runner.host, runner.pid))} was lost"
         text = f"{count_noun(runner.tasks, 'task')} rescued {formatting.since(runner.lost_at, facts.overview.at)} ago"
         name = f"{runner.host}:{runner.pid}"

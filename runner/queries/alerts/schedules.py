@@ -21,7 +21,7 @@ TICKS = 5
 
 def late_schedules(facts: AlertFacts) -> Iterator[Alert]:
     """A schedule that cannot run, or whose run has not started for too long; a pause is a decision of people."""
-    for row in facts.schedules:
+    for row in facts.slow.schedules:
         late = row.lateness(facts.overview.at)
         if row.pause is not None:
             continue
@@ -36,7 +36,7 @@ def late_schedules(facts: AlertFacts) -> Iterator[Alert]:
 
 def skipped_schedules(facts: AlertFacts) -> Iterator[Alert]:
     """A schedule most of whose last ticks did not run: its runs take longer than its period, or no runner was up."""
-    for row in facts.schedules:
+    for row in facts.slow.schedules:
         outcomes = [run.outcome for run in row.runs[:TICKS]]
         skipped, missed = outcomes.count(TickOutcome.SKIPPED), outcomes.count(TickOutcome.MISSED)
         if row.pause is None and skipped + missed >= OFTEN:

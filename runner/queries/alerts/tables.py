@@ -12,7 +12,7 @@ MUCH_FREE = 1 << 30
 
 def bloated_tables(facts: AlertFacts) -> Iterator[Alert]:
     """Dead rows that outnumber the live ones, or a file of which half is unused."""
-    if (health := facts.health) is None:
+    if (health := facts.slow.health) is None:
         return
     for table in health.dead:
         if table.is_bloated:

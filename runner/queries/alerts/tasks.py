@@ -28,9 +28,9 @@ def dead_tasks(facts: AlertFacts) -> Iterator[Alert]:
     """Tasks that died recently, and are still dead as far as that is known."""
     span = formatting.age(facts.thresholds.span.total_seconds())
     advice = f"The causes: runner failures since:{span}. When these are mended: runner retry state:dead."
-    total = total_of(facts.dead.values())
+    total = total_of(facts.slow.dead.values())
     if total.number > facts.thresholds.dead:
-        names = [f"{shown(name)} {count}" for name, count in facts.dead.items()]
+        names = [f"{shown(name)} {count}" for name, count in facts.slow.dead.items()]
         text = f"{_listed(names)} (threshold {facts.thresholds.dead:,})"
         title = f"{total.of('task')} died in the last {'hour' if span == '1h' else span}"
         yield Alert(AlertRule.TASKS_DEAD, "", Severity.CRITICAL, title, text, advice)
@@ -38,7 +38,7 @@ def dead_tasks(facts: AlertFacts) -> Iterator[Alert]:
 
 def failing_tasks(facts: AlertFacts) -> Iterator[Alert]:
     """Tasks that failed again and again, and are not dead yet."""
-    for each in facts.repeated:
+    for each in facts.slow.repeated:
         verb = "keeps" if each.tasks == 1 else "keep"
         title = f"{count_noun(each.tasks, 'task')} of {shown(each.handler)} {verb} failing"
         text = f"task {each.task}, up to attempt {each.attempts} (threshold {facts.thresholds.failures:,} failures)"
@@ -48,7 +48,7 @@ def failing_tasks(facts: AlertFacts) -> Iterator[Alert]:
 
 def blocked_tasks(facts: AlertFacts) -> Iterator[Alert]:
     """Blocked tasks that only an operator frees."""
-    if (blocked := facts.blocked) is not None:
+    if (blocked := facts.slow.blocked) is not None:
         title = f"{blocked.number.of('task')} blocked by failed tasks"
         text = f"{blocked.task} waits for {blocked.parent}"
         advice = f"Retry the parent: runner retry {blocked.parent}, or: runner unblock {blocked.task}"
