@@ -41,7 +41,7 @@ LOGGED_TRIES = {StuckCause.LOCKED: 3, StuckCause.REFUSED: 1}
 MOST_LOGGED, MILESTONES = 20, (100, 1_000, 10_000)
 """The number of tasks of one handler that are logged each, by verb, and the numbers at which another one is logged."""
 
-MOST = 10_000
+MOST_SETBACKS = 10_000
 """Maximum number of rows that are remembered; a verb fails again on others, and then splits its batch again."""
 
 MOST_PLACES = 20
@@ -89,7 +89,7 @@ class StuckRows:
         entry = self._setbacks.get((verb, task))
         shortest, longest = PAUSES[fault.cause]
         if entry is None or entry.row.cause is not fault.cause:
-            if entry is None and len(self._setbacks) >= MOST:
+            if entry is None and len(self._setbacks) >= MOST_SETBACKS:
                 return
             since = datetime.now(UTC) if entry is None else entry.row.since
             row = StuckRow(task, handler, verb, fault.cause, fault.fact, since, 0, blocker)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 FIRST_ID = -(2**63)
 """The id before every other one."""
 
-LAG = 1.0
+POSITION_LAG = 1.0
 """Seconds by which a lane's old position lags at least: transactions commit out of the order of their tasks' times."""
 
 MOST_TENANTS = 10_000
@@ -27,7 +27,7 @@ class Advance(NamedTuple):
 
     Args:
         since: when `next` was the last position, in monotonic seconds.
-        old: the position from which claims continue. It was the last one at least LAG ago.
+        old: the position from which claims continue. It was the last one at least POSITION_LAG ago.
         next: the next old position.
         new: the last position.
     """
@@ -45,7 +45,7 @@ class Advance(NamedTuple):
     def on(self, position: LanePosition, now: float) -> "Advance":
         """Move on to another position; the last one never moves back."""
         new = max(self.new, position)
-        return Advance(now, self.next, new, new) if now - self.since >= LAG else self._replace(new=new)
+        return Advance(now, self.next, new, new) if now - self.since >= POSITION_LAG else self._replace(new=new)
 
 
 class Visit(NamedTuple):

@@ -10,7 +10,7 @@ from runner.queries.workflows.critical import CriticalPath, critical_paths
 from runner.queries.workflows.graph import WorkflowGraph, workflow_graph
 from runner.queries.workflows.list import WorkflowRow, workflow_rows, workflows
 
-MOST = 100
+MOST_WORKFLOWS = 100
 """Workflows of the list, the newest ones."""
 
 
@@ -41,7 +41,7 @@ async def read_workflows(
         name: only those with this name, in which each `*` is any text; None for all.
         unfinished: only those with a live task.
     """
-    rows, at = await tx.gather(workflows(tx, MOST, name=name, unfinished=unfinished), clock(tx))
+    rows, at = await tx.gather(workflows(tx, MOST_WORKFLOWS, name=name, unfinished=unfinished), clock(tx))
     if also is not None and all(row.id != also for row in rows):
         rows += [row for row in await workflow_rows(tx, [also]) if row.total]
     id = id if any(row.id == id for row in rows) else rows[0].id if rows else None

@@ -45,7 +45,7 @@ BAR = 40
 LONGEST_VALUE = 10_000
 """Maximum number of characters of a value."""
 
-MOST = 200
+MOST_GROUPS = 200
 """Maximum number of operations to list, latest first."""
 
 COLUMNS = (
@@ -134,7 +134,9 @@ class AuditScreen(LiveScreen):
         self._table.show(
             tuple(rows), lambda id: operation_line(rows[id], snapshot.at, self.session.zone, undone=id in undone)
         )
-        number: list[Part] = [(f"the latest {MOST}" if len(rows) == MOST else f"{len(rows)}, latest first", "muted")]
+        number: list[Part] = [
+            (f"the latest {MOST_GROUPS}" if len(rows) == MOST_GROUPS else f"{len(rows)}, latest first", "muted")
+        ]
         self.query_one("#title", Canvas).draw([rule([heading("OPERATIONS")], self.size.width, number)])
         if before is not None and before.entry.id not in rows and (group := before.entry.change_group) is not None:
             # The row of a change group has the id of its latest change, and the group may still grow.
@@ -169,7 +171,7 @@ class AuditScreen(LiveScreen):
         if operation is not None:
             self._table.move_to(operation.entry.id)
         elif target:
-            self.post_message(Notice(f"No operation on {target} among the latest {MOST}", bad=True))
+            self.post_message(Notice(f"No operation on {target} among the latest {MOST_GROUPS}", bad=True))
 
     @on(Table.Selected)
     def _open(self) -> None:
@@ -203,7 +205,9 @@ class AuditScreen(LiveScreen):
             self.console.open_tasks(str(Filter((Term("change", Operator.EQ, group),))))
 
     def _show_group(self) -> None:
-        title = f"  change group {line(self._change_group)}, latest {MOST} at most (escape lists all, t its tasks)"
+        title = (
+            f"  change group {line(self._change_group)}, latest {MOST_GROUPS} at most (escape lists all, t its tasks)"
+        )
         fate = self._operations.fate if self._operations and self._change_group else None
         about = lines([content(title), *(fate_lines(fate) if fate else ())])
         self.query_one("#about", TextBlock).set_text(about)
@@ -283,7 +287,7 @@ def _verb_and_target(operation: ChangeGroup) -> tuple[str, str]:
 
 async def _operations(tx: Transaction, change_group: str | None, cursor: str | None) -> RecentOperations:
     of = change_group or cursor
-    at, rows, fate_of = await tx.gather(clock(tx), change_groups(tx, MOST, change_group), _fate(tx, of))
+    at, rows, fate_of = await tx.gather(clock(tx), change_groups(tx, MOST_GROUPS, change_group), _fate(tx, of))
     return RecentOperations(at, tuple(rows), fate_of, of)
 
 

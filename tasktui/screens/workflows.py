@@ -19,7 +19,7 @@ from runner.queries.workflows.list import WorkflowRow
 from runner.text import formatting
 from runner.text.formatting import SIGNS, stored_state_text
 from tasktui.actions.action import ActionTarget, Targets
-from tasktui.data.workflows import MOST, WorkflowBoard, read_workflows
+from tasktui.data.workflows import MOST_WORKFLOWS, WorkflowBoard, read_workflows
 from tasktui.render.render import Cell, ListColumn, RenderedRow, line
 from tasktui.render.rows import Part, Row, heading, rule
 from tasktui.screens.row_texts import texts_of_row
@@ -95,7 +95,7 @@ class WorkflowsScreen(LiveScreen):
         rows = {row.id: row for row in board.rows}
         kind = "unfinished workflow" if self._unfinished else "workflow"
         named = f" named {line(self.opened.name)}" if self.opened.name else ""
-        figure: list[Part] = [(Count(len(rows), len(rows) >= MOST).of(kind) + named, "muted")]
+        figure: list[Part] = [(Count(len(rows), len(rows) >= MOST_WORKFLOWS).of(kind) + named, "muted")]
         self.query_one("#title", Canvas).draw([rule([heading("WORKFLOWS")], self.size.width, figure)])
         self._table.show(tuple(rows), lambda id: workflow_line(rows[id], board.paths.get(id), board.at))
         target, self.opened.target = self.opened.target, ""

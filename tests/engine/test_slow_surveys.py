@@ -110,7 +110,7 @@ async def test_a_submit_of_which_no_claim_takes_a_task_makes_the_survey_early(
 async def test_a_rescue_makes_the_survey_early(
     harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(positions, "LAG", 0.0)
+    monkeypatch.setattr(positions, "POSITION_LAG", 0.0)
     async with harness.running(poll_interval="1h") as runner:
         await surveys_beside(harness, runner)
         await harness.wait_for(await harness.submit("work"))
@@ -137,7 +137,7 @@ async def test_a_survey_beside_the_claims_finds_tasks_before_their_position(
 async def test_claims_under_a_limit_continue_from_their_old_position(
     harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(positions, "LAG", 0.0)
+    monkeypatch.setattr(positions, "POSITION_LAG", 0.0)
     await harness.database.write(set_limits, WORK, LimitEdit({"concurrency": "5"}, new=True), ANA)
     async with harness.running(poll_interval="1h") as runner:
         await surveys_beside(harness, runner)
@@ -156,7 +156,7 @@ async def test_claims_under_a_limit_continue_from_their_old_position(
 async def test_claims_under_a_limit_per_tenant_continue_from_the_position_of_each(
     harness: Harness, done: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(positions, "LAG", 0.0)
+    monkeypatch.setattr(positions, "POSITION_LAG", 0.0)
     await harness.database.write(set_limits, WORK, LimitEdit({"per-tenant": "5"}, new=True), ANA)
     async with harness.running(poll_interval="1h") as runner:
         await surveys_beside(harness, runner)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from runner.engine.claiming.claimer import UNCHANGED
 from runner.engine.claiming.limited_claims import Turn
-from runner.engine.claiming.stuck_claims import MOST, StuckClaims
+from runner.engine.claiming.stuck_claims import MOST_RESTING, StuckClaims
 from runner.engine.runner import Engine
 from runner.engine.slots import Slots
 from runner.engine.stuck_rows import StuckRows
@@ -290,15 +290,15 @@ def test_locked_tasks_are_left_out_up_to_a_number() -> None:
     stuck = StuckRows()
     claims = StuckClaims(stuck)
     lane = Lane("mail", "work", 1)
-    claims.lock({DueTask(id, lane): None for id in range(MOST + 100)})
-    assert (claims.without or "").count(",") + 1 == MOST
-    claims.lock({DueTask(0, lane): None, DueTask(MOST + 1, lane): None})
-    assert (stuck.tries("claim", 0), stuck.tries("claim", MOST + 1)) == (2, 0)
+    claims.lock({DueTask(id, lane): None for id in range(MOST_RESTING + 100)})
+    assert (claims.without or "").count(",") + 1 == MOST_RESTING
+    claims.lock({DueTask(0, lane): None, DueTask(MOST_RESTING + 1, lane): None})
+    assert (stuck.tries("claim", 0), stuck.tries("claim", MOST_RESTING + 1)) == (2, 0)
     other = StuckClaims(stuck)
-    other.lock({DueTask(MOST + 1, lane): None})
+    other.lock({DueTask(MOST_RESTING + 1, lane): None})
     assert (other.without, other.due_locks()) == (None, []), "no room is left to remember it"
-    claims.refuse_suspect(DueTask(MOST + 1, lane), UNCHANGED)
-    assert (claims.without or "").count(",") + 1 == MOST
+    claims.refuse_suspect(DueTask(MOST_RESTING + 1, lane), UNCHANGED)
+    assert (claims.without or "").count(",") + 1 == MOST_RESTING
 
 
 async def test_a_turn_leaves_out_lanes_whose_scan_an_earlier_turn_has_ended(

@@ -4,7 +4,7 @@ import pytest
 
 from runner.policy.claim_order import AgedOrder
 from runner.policy.lanes import FULL, LOOK_AGAIN, Head, Lane, Lanes, LaneSchedule
-from runner.policy.positions import FIRST_ID, LAG, LanePosition, TenantPositions
+from runner.policy.positions import FIRST_ID, POSITION_LAG, LanePosition, TenantPositions
 
 START = LanePosition("", 0)
 LOW, HIGH, FOREIGN = Lane("q", "work", 1), Lane("q", "work", 9), Lane("q", "foreign", 9)
@@ -68,14 +68,14 @@ def test_a_submit_recalls_the_lanes_of_the_last_due_tasks_and_of_the_new_ones() 
 def test_a_slow_start_is_replaced_by_a_position_that_lags() -> None:
     lanes = surveyed((LOW, -5.0))
     for tenth in range(40):
-        lanes.advance({LOW: LanePosition(f"{tenth:02}", tenth)}, tenth / 10 * LAG)
+        lanes.advance({LOW: LanePosition(f"{tenth:02}", tenth)}, tenth / 10 * POSITION_LAG)
         lanes.remove([LOW])
         lanes.recall(from_start=False)
         (old,) = lanes.positions.values()
         assert old == START if tenth < 10 else tenth - 20 <= old.id <= tenth - 10
         lanes.remove([LOW])
-    lanes.advance({LOW: LanePosition("20", 9)}, 4 * LAG)
-    lanes.advance({LOW: LanePosition("20", 9)}, 5 * LAG)
+    lanes.advance({LOW: LanePosition("20", 9)}, 4 * POSITION_LAG)
+    lanes.advance({LOW: LanePosition("20", 9)}, 5 * POSITION_LAG)
     lanes.recall(from_start=False)
     assert lanes.positions == {LOW: LanePosition("39", 39)}, "a position never moves back"
     lanes.remove([LOW])
@@ -87,8 +87,8 @@ def test_a_survey_beside_claims_adds_lanes_from_their_first_task() -> None:
     lanes = surveyed()
     lanes.find([Head(LOW, "6", -1.0, False), Head(FOREIGN, "6", -1.0, False), Head(HIGH, "7", 4.0, False)], str)
     assert lanes.positions == lanes.heads == {LOW: LanePosition("6", FIRST_ID)}, "not at the dead entries before it"
-    lanes.advance({LOW: LanePosition("7", 7)}, LAG)
-    lanes.advance({LOW: LanePosition("8", 8)}, 2 * LAG)
+    lanes.advance({LOW: LanePosition("7", 7)}, POSITION_LAG)
+    lanes.advance({LOW: LanePosition("8", 8)}, 2 * POSITION_LAG)
     lanes.remove([LOW])
     lanes.find([Head(LOW, "9", -1.0, False)], str)
     assert lanes.positions == {LOW: LanePosition("7", 7)}, "where transactions may still commit"
@@ -171,7 +171,7 @@ def test_a_survey_lets_limited_claims_start_over() -> None:
     lanes = surveyed((LOW, -5.0))
     limited, plain = Head(HIGH, "1", -9.0, False, None, True), Head(LOW, "1", -5.0, False)
     lanes.survey([limited, plain])
-    for at in (0.0, 2 * LAG, 4 * LAG):
+    for at in (0.0, 2 * POSITION_LAG, 4 * POSITION_LAG):
         lanes.advance({HIGH: LanePosition("5", 5), LOW: LanePosition("5", 5)}, at)
     assert lanes.passed([HIGH, LOW]) == {HIGH: LanePosition("5", 5), LOW: LanePosition("5", 5)}
     lanes.survey([limited, plain])

@@ -44,7 +44,7 @@ from runner.settings import Settings
 from runner.store.claim.limited import LimitedClaim, LimitedLanes, claim_limited
 from runner.store.claim.look import claim_and_look
 from runner.store.claim.plain import claim, claim_suspect, first_due
-from runner.store.claim.running_count import LAG
+from runner.store.claim.running_count import COUNT_OVERLAP
 from runner.store.claim.survey import Pending, pending, survey
 from runner.store.dependencies.resolve import FinishedParent, any_open, find_strays, open_dependencies, resolve
 from runner.store.heartbeat import heartbeat, running_tasks
@@ -436,7 +436,7 @@ async def take(database: Database, runner: Runner, lanes: LimitedLanes) -> Limit
     assert len(claim.claimed) == 100
     await database.write(settle_done, runner.id, [settlement(task) for task in claim.claimed])
     last = settled(claim.last)
-    claim.last = {key: each._replace(locked_at=each.locked_at + LAG) for key, each in last.items()}
+    claim.last = {key: each._replace(locked_at=each.locked_at + COUNT_OVERLAP) for key, each in last.items()}
     return claim
 
 
@@ -481,7 +481,7 @@ async def test_an_old_snapshot_does_not_slow_claims_by_tenant_down(
     runner = await Runner.enter(database)
     lane, positions = Lane("mail", "work", 1), TenantPositions(runner.start)
     lanes = LimitedLanes([lane], runner.start, with_tenants={lane}, tenants={lane: positions}, last={})
-    costs, now = list[Cost](), count(time.monotonic(), LAG)
+    costs, now = list[Cost](), count(time.monotonic(), COUNT_OVERLAP)
     async with rival.reading() as old:
         await old.scalar(sa.select(sa.func.count()).select_from(database.tables.task))
         for _ in range(35):

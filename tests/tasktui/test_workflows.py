@@ -47,7 +47,7 @@ async def test_a_task_opens_the_graph_of_its_workflow_also_beyond_the_list(
     database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("tasktui.screens.workflows", "tasktui.data.workflows"):
-        monkeypatch.setattr(f"{module}.MOST", 1)
+        monkeypatch.setattr(f"{module}.MOST_WORKFLOWS", 1)
     await put_workflow(database, (), name="one")
     await put_workflow(database, (), name="two")
     alone = await put(database)

@@ -16,7 +16,7 @@ from runner.db.types import EARLIEST
 from runner.engine.claiming.limited_claims import LimitedClaims, Turn, reached_by
 from runner.engine.claiming.scan_state import Gate, ScanState
 from runner.engine.claiming.scans import ScanScope
-from runner.engine.claiming.stuck_claims import MOST, REST, StuckClaims
+from runner.engine.claiming.stuck_claims import MOST_RESTING, REST, StuckClaims
 from runner.engine.claiming.survey import LaneSurvey
 from runner.engine.claiming.survey_beside import SurveyBeside
 from runner.engine.claiming.suspect_claims import SuspectClaims
@@ -479,7 +479,7 @@ class Claimer:
         if not due or (may_be_general and not await self._any_claimed(due)):
             raise error
         for lane in self.stuck.leave_out(due, tried=len(due) <= limit):
-            log.warning(RESTS, one_line(lane.queue), one_line(lane.handler), MOST, REST, error)
+            log.warning(RESTS, one_line(lane.queue), one_line(lane.handler), MOST_RESTING, REST, error)
         self.lanes.restrict(heads=True)
 
     async def _any_claimed(self, due: Sequence[DueTask]) -> bool:

@@ -10,7 +10,7 @@ from runner.policy.polling import OwnScan, PollMode
 from runner.policy.selection import ANY, TaskSelection, mask, parse_buckets
 from runner.settings import Settings
 from runner.store.claim.plain import Claimant
-from runner.store.claim.survey import SurveyScope
+from runner.store.claim.survey import MANY, SurveyScope
 from runner.text.hosts import admits
 
 NO_BOUND = 2**62
@@ -91,13 +91,13 @@ class ScanScope:
         selection = self.selection if without is None else self.selection._replace(without=without)
         return runner._replace(selection=selection)
 
-    def survey(self, limit: int, skip: int, dense: int) -> SurveyScope:
+    def survey(self, skip: int, dense: int) -> SurveyScope:
         """Return the scope of a survey; for the arguments see SurveyScope."""
         self.is_new = False
         queues = sorted({*self._queues, self._own_queue}) if self._queues else ()
         queues = [self._own_queue] if self._is_standby else queues
         handlers = [name for name in self._handlers if self._takes_part(name)]
-        return SurveyScope(handlers, queues, limit, skip, dense, self.host)
+        return SurveyScope(handlers, queues, MANY, skip, dense, self.host)
 
     def begin(self) -> None:
         """Begin a periodic scan."""

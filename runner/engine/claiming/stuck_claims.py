@@ -17,7 +17,7 @@ from runner.policy.lanes import Lane
 from runner.policy.selection import listed
 from runner.store.claim.plain import DueTask
 
-MOST = 10_000
+MOST_RESTING = 10_000
 """Maximum number of tasks that are left out of the claims. Beyond it, the lane of the next refused ones rests."""
 
 LARGEST = 2_000
@@ -118,7 +118,7 @@ class StuckClaims:
         Returns:
             The lanes that rest from now on, because too many tasks are left out.
         """
-        if len(self._lanes) + len(tasks) > MOST:
+        if len(self._lanes) + len(tasks) > MOST_RESTING:
             lanes = {task.lane for task in tasks}
             self._resting |= dict.fromkeys(lanes, time.monotonic() + REST)
             return lanes
@@ -238,7 +238,7 @@ class StuckClaims:
     def _set_apart(
         self, task: DueTask, kind: set[int], fault: RowFault, blocker: BlockingSession | None = None
     ) -> None:
-        if len(self._lanes) >= MOST and task.id not in self._lanes:
+        if len(self._lanes) >= MOST_RESTING and task.id not in self._lanes:
             return
         self._stuck.set_apart("claim", task.id, task.lane.handler, fault, blocker)
         if self._stuck.tries("claim", task.id):  # it remembers so many rows of all verbs

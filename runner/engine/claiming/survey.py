@@ -114,7 +114,7 @@ class LaneSurvey:
     async def _read(self) -> list[Head]:
         dense = DENSE if self._is_cut else 0
         self._skipped, self._skip = self._skip, 0
-        heads = await self._database.read(survey, self._scope.survey(MANY, self._skipped, dense))
+        heads = await self._database.read(survey, self._scope.survey(self._skipped, dense))
         self._found, self._is_cut = len(heads), len(heads) == MANY
         self._report_refused(heads)
         return heads

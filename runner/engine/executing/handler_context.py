@@ -48,7 +48,7 @@ from runner.store.history import FinishedTask
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-MOST = 5_000
+ENDINGS_PER_READ = 5_000
 """Maximum number of parents per query."""
 
 
@@ -77,8 +77,8 @@ class StoredParentResults:
         ids = await self._database.read(_parent_ids, self._running.task.id)
         results: dict[int, TaskResult | None] = {}
         stored = [id for id in ids if id is not None]
-        for first in range(0, len(stored), MOST):
-            results |= await self._database.read(_endings, stored[first : first + MOST])
+        for first in range(0, len(stored), ENDINGS_PER_READ):
+            results |= await self._database.read(_endings, stored[first : first + ENDINGS_PER_READ])
         if (keyring := self._keyring) is not None:
             results = await asyncio.to_thread(opened, results, keyring) if any_sealed(results) else results
         return [_value(id, results) for id in ids]

@@ -17,7 +17,7 @@ from runner.db.types import NO_JOIN, PositionTime, db_later, db_now, from_positi
 from runner.model.task import State
 from runner.policy.lanes import Lane
 
-LAG = 2.0
+COUNT_OVERLAP = 2.0
 """Seconds by which a count begins before the last one. The clock of the server may go back by half of it unnoticed."""
 
 LASTS = 10.0
@@ -63,7 +63,7 @@ class LastCount(NamedTuple):
 
     def suffices(self, locked_at: float, now: float) -> bool:
         """True if the clock of the server has not gone back since; the arguments are those of the next count."""
-        return locked_at - self.locked_at >= now - self.taken_at - LAG / 2
+        return locked_at - self.locked_at >= now - self.taken_at - COUNT_OVERLAP / 2
 
 
 class RunningCount:
@@ -95,7 +95,7 @@ class RunningCount:
         """The statement, for the round trip that locks the limits."""
         if not self._base or self._has_many:
             return self._all()
-        since = max(0.0, min(each.locked_at for each in self._base.values()) - LAG)
+        since = max(0.0, min(each.locked_at for each in self._base.values()) - COUNT_OVERLAP)
         dialect = self._tx.dialect
         start = {"since": dialect.position(datetime.fromtimestamp(since, UTC))}
         start |= dialect.parameters("older", {"id": sorted(self._older)})
@@ -163,7 +163,9 @@ def _prepared(tables: Tables, driver: sa.Dialect, among: str) -> Prepared:
     groups = [row.queue, row.handler, row.tenant]
     if among != "all":
         # Twice in the next count if it was claimed in between: that one compares the time.
-        groups.append(sa.case((row.claimed_at < db_later(db_now(), sa.literal_column(str(-LAG / 2))), row.id)))
+        groups.append(
+            sa.case((row.claimed_at < db_later(db_now(), sa.literal_column(str(-COUNT_OVERLAP / 2))), row.id))
+        )
     return Prepared(sa.select(*groups, sa.func.count()).where(*conditions, mine).group_by(*groups), driver)
 
 
