@@ -66,7 +66,7 @@ def sentence(detail: TaskDetail) -> list[Part]:
     attempt = formatting.attempts(task.attempt, task.max_attempts).replace("/", " of ")
     again = "again " if task.shown is Shown.RETRYING else ""
     progress = detail.dependencies.progress or "unknown"
-    waits = detail.suspicion or "It waits for a free runner; w explains."
+    waits = detail.suspicion or "It waits for a free runner or a limit; w explains."
     main, more = {
         Shown.RUNNING: _running(detail, f"{since} on {where}, attempt {attempt}", failed),
         Shown.LOST: ("Its runner is lost.", f" {where} is silent; a live runner rescues the task."),

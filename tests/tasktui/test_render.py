@@ -415,7 +415,7 @@ def test_the_attempt_under_way_is_part_of_the_story() -> None:
     assert "1m12s ago  attempt 2 running for 1m12s, runner 5 (web-1)" in text(task)
     assert "Running for 1m12s on web-1, attempt 2" in text(task)
     assert "running for" not in text(row(7))
-    assert "It waits for a free runner; w explains." in text(row(7))
+    assert "It waits for a free runner or a limit; w explains." in text(row(7))
     suspect = text(row(7, rescues=2))
     assert "It lost 2 runners, and is suspected of killing them: a runner runs such tasks in groups of 16." in suspect
     assert "free runner" not in suspect
