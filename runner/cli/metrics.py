@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from contextlib import suppress
 
 from runner.cli.exit_codes import Exit, Interruption
 from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, open_unchecked
@@ -12,6 +11,7 @@ from runner.engine.exposition import exposition, exposition_text
 from runner.engine.hosting.otel import export_metrics
 from runner.engine.hosting.probe_server import Answer, ProbeServer, Reply
 from runner.errors import InvalidSettings
+from runner.event_wait import within
 from runner.logs import set_up
 
 REFRESH = 10.0
@@ -66,8 +66,6 @@ async def _serve(listen: str | None, database: Database, *, otel: bool) -> None:
                 started = time.monotonic()
                 await collector.refresh(database)
                 pause = RETRY if collector.problem else max(REFRESH, REST_SHARE * (time.monotonic() - started))
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await stopped.wait()
+                await within(stopped, pause)
     finally:
         server.stop()

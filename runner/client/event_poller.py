@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from runner.client.event_position import EventPage, EventPosition, first_page, next_page, request_of
 from runner.client.result_poller import LONGEST_REST, MOST, REST, WAIT_SECONDS
 from runner.errors import DatabaseUnavailable, RunnerError, TaskNotFound
+from runner.event_wait import within
 from runner.model.task import LAST_ID
 
 if TYPE_CHECKING:
@@ -169,9 +170,7 @@ class EventPoller:
                 self._rested = time.monotonic() + min(LONGEST_REST, REST * (time.monotonic() - now))
             self._due.intersection_update(self._waits)
             due = min(self._next, self._rested) if self._due else self._next
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, due - time.monotonic())):
-                    await self._wakeup.wait()
+            await within(self._wakeup, max(0.0, due - time.monotonic()))
 
     def _prune(self) -> bool:
         """Forget the waits of callers that have left; False if there is none left."""

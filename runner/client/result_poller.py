@@ -11,6 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
 from runner.errors import DatabaseUnavailable, RunnerError, TaskNotFound
+from runner.event_wait import within
 from runner.model.task import LAST_ID
 
 if TYPE_CHECKING:
@@ -208,9 +209,7 @@ class ResultPoller:
                 await self._query(due[first : first + MOST])
             now = time.monotonic()
             nearest = min((watched.due for watched in self._watched.values()), default=now)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, nearest - now)):
-                    await self._wakeup.wait()
+            await within(self._wakeup, max(0.0, nearest - now))
 
     async def _query(self, ids: Sequence[int]) -> None:
         began = time.monotonic()

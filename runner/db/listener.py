@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from runner.db.connect import POSTGRESQL_OPTIONS
 from runner.db.database import Database
 from runner.db.dialects.postgresql import quoted
+from runner.event_wait import within
 from runner.text.formatting import age
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Listener:
         loop.add_reader(socket, self._read, connection)
         try:
             while not self._unsent:
-                if not await _within(event, self._heard_at + self._every - time.monotonic()):
+                if not await within(event, self._heard_at + self._every - time.monotonic()):
                     if time.monotonic() >= self._heard_at + self._every:
                         return False
                     continue
@@ -142,16 +143,6 @@ class Listener:
     def _deliver(self, channel: str, payload: str) -> None:
         if (receive := self._channels.get(channel)) is not None:
             receive(payload)
-
-
-async def _within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event; return False if it does not happen within the seconds."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True
 
 
 async def _connect(database: Database) -> "AsyncServerConnection":

@@ -45,6 +45,7 @@ from runner.engine.slots import InFlight
 from runner.engine.stuck_rows import StuckRows
 from runner.engine.worker import Worker
 from runner.errors import DatabaseRefused, DatabaseUnavailable, LockNotReleased, ResourceLimitReached, StoreError
+from runner.event_wait import within
 from runner.handlers.keyring import keyed_handlers
 from runner.handlers.registry import Handler, process_slots
 from runner.log_faults import contain_log_handlers
@@ -368,9 +369,7 @@ class Engine:
                 self.start_problem = await self._reason(error)
                 log.warning("%s: retrying in %.1f s: %s", outage(error), wait, self.start_problem)
                 self.tried.set()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait):
-                        await self._stop.wait()
+                await within(self._stop, wait)
             else:
                 self.tried.set()
                 # Before the first claim: a task that kills each new runner must not prevent all rescues.

@@ -15,6 +15,7 @@ from runner.engine.hosting.shared_resources import ShardParts, ShardResources, S
 from runner.engine.runner import NO_EXECUTORS, Engine, own_parts
 from runner.engine.shared_slots import SharedSlots, take_part
 from runner.errors import InvalidSettings, StoreError
+from runner.event_wait import within
 from runner.handlers.registry import Handler
 from runner.model.shard import CURRENT_SHARD
 from runner.policy.executor_spec import external_executors
@@ -167,7 +168,7 @@ class ShardEngines:
                 if len(self._refused) == len(self._own) or self.stopping:
                     raise
                 log.error("shard %s: %s; its runner starts again in %.0f s, the others go on", name, error, RESTART)
-                if not await self._wait(RESTART):
+                if await within(self._stop, RESTART):
                     return False
                 self._by_shard[name] = self._make(name)
                 self.on_new(self._by_shard[name])
@@ -175,15 +176,6 @@ class ShardEngines:
             else:
                 self.stop()  # an operator drains one of them, and means the process
                 return clean
-
-    async def _wait(self, seconds: float) -> bool:
-        """Wait; return False if `stop` comes first."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stop.wait()
-        except TimeoutError:
-            return True
-        return False
 
 
 NO_EXTERNAL = "external executors do not serve a profile with shards; run a runner for each shard, with --profile"

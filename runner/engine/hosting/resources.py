@@ -1,7 +1,6 @@
 """The resources of a runner: opened before its first task, closed after its last."""
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Iterable, Mapping
@@ -9,6 +8,7 @@ from typing import Any
 
 from runner.engine.events import Events, HandlersReady
 from runner.engine.hosting.hooks import Hooks, Middleware, SideThreads
+from runner.event_wait import within
 from runner.handlers.hooks import LIFE_CYCLE, LifeCycle
 from runner.handlers.registry import Handler
 from runner.handlers.resources import RESOURCES, InvalidResource, Resource
@@ -203,9 +203,7 @@ class RunnerResources:
             log.warning(
                 "resources not open: %s; retrying in %.1f s; waiting handlers: %s", ", ".join(pending), wait, waiting
             )
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait):
-                    await self._closing.wait()
+            if await within(self._closing, wait):
                 return
             await self.opened.open()
             if len(self.opened.pending) < len(pending):

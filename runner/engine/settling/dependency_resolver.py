@@ -13,6 +13,7 @@ from runner.db.halves import write_in_halves
 from runner.engine.events import AttemptsEnded, Events, TasksCancelled, TasksRescued, TasksSubmitted
 from runner.engine.stuck_rows import StuckRows, set_locked_apart
 from runner.errors import DatabaseUnavailable, StoreError
+from runner.event_wait import within
 from runner.model.outcome import Suspended
 from runner.model.task import MOVES, Claimed
 from runner.policy.polling import Pace
@@ -182,9 +183,7 @@ class DependencyResolver:
             timeout: maximum wait in seconds.
         """
         self._add_unconfirmed()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._idle.wait()
+        await within(self._idle, timeout)
 
     @property
     def idle(self) -> bool:

@@ -14,6 +14,7 @@ from runner.db.halves import write_in_halves
 from runner.engine.slots import Claim, Running
 from runner.engine.stuck_rows import SessionEnds, StuckRows, blocking_sessions, locks_of_faults, with_place
 from runner.errors import ResourceLimitReached, StoreError, ValueRejected
+from runner.event_wait import within
 from runner.model.outcome import Dead, Done, Failure, Outcome
 from runner.model.stuck_row import BlockingSession, RowFault, StuckCause
 from runner.policy.retry import BackOff
@@ -335,9 +336,7 @@ class SettleBuffer:
         """Write the outcomes that were set apart, beside the batches of the others."""
         while True:
             self._wake.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._stuck.until_due("settle") if self._apart else None):
-                    await self._wake.wait()
+            await within(self._wake, self._stuck.until_due("settle") if self._apart else None)
             await asyncio.sleep(LEAST_PAUSE)
             self._rounds_begun += 1
             for group in self._due():
@@ -382,9 +381,7 @@ class SettleBuffer:
         if isinstance(error, ResourceLimitReached):
             self.on_limit(error, outcomes + len(self))
         self._retry.clear()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait):
-                await self._retry.wait()
+        await within(self._retry, wait)
 
     def note_write(self) -> None:
         """Retry a failed write immediately, because another write has succeeded."""
