@@ -5,9 +5,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, Targets, change_named
+from runner.cli.operate import Change, Targets, change_named
 from runner.cli.operation_output import CHANGE_DOCUMENTS
-from runner.cli.options import DEFAULT_CONNECTION, Connection
+from runner.cli.options import DEFAULT_CONNECTION, NO_OPTIONS, ChangeOptions, Connection
 from runner.errors import InvalidInput
 from runner.model.duration import parse_duration
 from runner.operations.delay import delay as apply_delay

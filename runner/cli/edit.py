@@ -10,16 +10,14 @@ from cyclopts import Group, Parameter
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.operate import (
-    NO_OPTIONS,
     Change,
-    ChangeOptions,
     Targets,
     change_matching_in_shards,
     change_targets,
     works_in_shards,
 )
 from runner.cli.operation_output import CHANGE_DOCUMENTS, exit_code, print_result, print_script, undo_command
-from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_targets
+from runner.cli.options import DEFAULT_CONNECTION, NO_OPTIONS, ChangeOptions, Connection, open_database, read_targets
 from runner.cli.output import print_json, print_line
 from runner.db.database import Database
 from runner.db.transaction import clock

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from runner.cli.exit_codes import Exit
-from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, Targets, change_named
+from runner.cli.operate import Change, Targets, change_named
 from runner.cli.operation_output import CHANGE_DOCUMENTS, ask, check_count, demand_for, print_result, require_reason
-from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_targets
+from runner.cli.options import DEFAULT_CONNECTION, NO_OPTIONS, ChangeOptions, Connection, open_database, read_targets
 from runner.cli.output import NO_MATCH, print_line
 from runner.db.transaction import Transaction
 from runner.errors import InvalidInput

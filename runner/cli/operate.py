@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.operation_output import (
@@ -26,9 +26,9 @@ from runner.cli.operation_output import (
     select_targets,
     undo_command,
 )
-from runner.cli.options import Connection, open_database, read_targets, warn_of_names
+from runner.cli.options import ChangeOptions, Connection, open_database, read_targets, warn_of_names
 from runner.cli.output import NO_MATCH
-from runner.cli.shard_changes import ShardChange, ShardConfirmation, ShardOutcome, change_in_shards
+from runner.cli.shard_changes import ShardChange, ShardOutcome, change_in_shards
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
@@ -50,31 +50,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 Targets = Annotated[str, Parameter(name="TASKS")]
-
-
-@Parameter(name="*", group=Group("Confirm", sort_key=50))
-@dataclass(frozen=True, slots=True)
-class ChangeOptions:
-    """How a change is confirmed and recorded.
-
-    Args:
-        dry_run: Only show the tasks that would change.
-        sql: Only print equivalent SQL for psql or sqlite3.
-        yes: The number of changes that the preview shows.
-        limit: Change only this many tasks, newest first: 1 for a trial.
-        reason: The reason; recorded with the change.
-        json: Print one JSON document.
-    """
-
-    dry_run: bool = False
-    sql: bool = False
-    yes: str | None = None
-    limit: int | None = None
-    reason: str | None = None
-    json: bool = False
-
-
-NO_OPTIONS = ChangeOptions()
 
 
 async def change_named(
@@ -137,8 +112,7 @@ async def change_matching_in_shards(
         apply=apply,
         on_empty=partial(warn_of_names, task_filter=targets),
     )
-    how = ShardConfirmation(options.dry_run, options.yes, options.limit, options.reason, options.json)
-    return await change_in_shards(work, settings, how)
+    return await change_in_shards(work, settings, options)
 
 
 class Change(NamedTuple):

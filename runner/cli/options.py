@@ -277,6 +277,31 @@ def set_options(options: object, names: Iterable[str]) -> dict[str, Any]:
 
 @Parameter(name="*", group=Group("Confirm", sort_key=50))
 @dataclass(frozen=True, slots=True)
+class ChangeOptions:
+    """How a change is confirmed and recorded.
+
+    Args:
+        dry_run: Only show the tasks that would change.
+        sql: Only print equivalent SQL for psql or sqlite3.
+        yes: The number of changes that the preview shows.
+        limit: Change only this many tasks, newest first: 1 for a trial.
+        reason: The reason; recorded with the change.
+        json: Print one JSON document.
+    """
+
+    dry_run: bool = False
+    sql: bool = False
+    yes: str | None = None
+    limit: int | None = None
+    reason: str | None = None
+    json: bool = False
+
+
+NO_OPTIONS = ChangeOptions()
+
+
+@Parameter(name="*", group=Group("Confirm", sort_key=50))
+@dataclass(frozen=True, slots=True)
 class SingleChangeOptions:
     """How a change of one queue, handler or runner is shown and recorded.
 

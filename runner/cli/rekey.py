@@ -3,9 +3,9 @@
 from functools import partial
 
 from runner.cli.handlers import Modules, load_handlers
-from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, Targets, change_targets
+from runner.cli.operate import Change, Targets, change_targets
 from runner.cli.operation_output import CHANGE_DOCUMENTS
-from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, read_targets
+from runner.cli.options import DEFAULT_CONNECTION, NO_OPTIONS, ChangeOptions, Connection, open_database, read_targets
 from runner.handlers.keyring import Keyring
 from runner.operations.rekey import rekey as apply_rekey
 from runner.operations.rekey import rekey_objections

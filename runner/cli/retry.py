@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, Targets, change_named
+from runner.cli.operate import Change, Targets, change_named
 from runner.cli.operation_output import CHANGE_DOCUMENTS
-from runner.cli.options import DEFAULT_CONNECTION, Connection, read_targets
+from runner.cli.options import DEFAULT_CONNECTION, NO_OPTIONS, ChangeOptions, Connection, read_targets
 from runner.model.duration import parse_spread
 from runner.operations.canary import check_canary
 from runner.operations.retry import retry_now

@@ -18,7 +18,7 @@ from runner.cli.operation_output import (
     exit_code,
     require_reason,
 )
-from runner.cli.options import open_database
+from runner.cli.options import ChangeOptions, open_database
 from runner.cli.output import NO_MATCH, print_json, print_line, print_table
 from runner.cli.shard_totals import TOTAL, UNKNOWN
 from runner.db.database import Database
@@ -105,16 +105,6 @@ class ShardChange(NamedTuple, Generic[P]):
     on_empty: Callable[[Database], Awaitable[None]]
 
 
-class ShardConfirmation(NamedTuple):
-    """How a change over shards is confirmed; see `ChangeOptions`."""
-
-    dry_run: bool
-    yes: str | None
-    limit: int | None
-    reason: str | None
-    json: bool
-
-
 @dataclass(slots=True)
 class ShardPreviews(Generic[P]):
     """The preview of each shard that answered, and the error of each other one.
@@ -133,7 +123,7 @@ class ShardPreviews(Generic[P]):
         return [*self.known, *self.errors]
 
 
-async def change_in_shards(change: ShardChange[Any], settings: Settings, how: ShardConfirmation) -> int:
+async def change_in_shards(change: ShardChange[Any], settings: Settings, how: ChangeOptions) -> int:
     """Preview, confirm and apply a change in each shard.
 
     A shard without an answer keeps no other one from the change. Its part is reported as not done.
@@ -283,7 +273,7 @@ async def _print_unchanged(
 
 
 async def _apply(
-    change: ShardChange[P], previews: ShardPreviews[P], shards: Mapping[str, Settings], how: ShardConfirmation
+    change: ShardChange[P], previews: ShardPreviews[P], shards: Mapping[str, Settings], how: ChangeOptions
 ) -> int:
     """Change each shard that was previewed, one after another, and report each of them, also after an interrupt."""
     outcomes: dict[str, ShardOutcome] = {}

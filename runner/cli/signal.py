@@ -5,9 +5,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, change_named
+from runner.cli.operate import Change, change_named
 from runner.cli.operation_output import CHANGE_DOCUMENTS
-from runner.cli.options import DEFAULT_CONNECTION, Connection
+from runner.cli.options import DEFAULT_CONNECTION, NO_OPTIONS, ChangeOptions, Connection
 from runner.operations.signal import signal as apply_signal
 
 DOCUMENTS = CHANGE_DOCUMENTS

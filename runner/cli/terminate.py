@@ -1,8 +1,8 @@
 """`runner terminate`: terminate tasks."""
 
-from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, Targets, change_named
+from runner.cli.operate import Change, Targets, change_named
 from runner.cli.operation_output import CHANGE_DOCUMENTS
-from runner.cli.options import DEFAULT_CONNECTION, Connection
+from runner.cli.options import DEFAULT_CONNECTION, NO_OPTIONS, ChangeOptions, Connection
 from runner.operations.terminate import terminate as apply_terminate
 
 DOCUMENTS = CHANGE_DOCUMENTS

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from runner.cli.operate import NO_OPTIONS, Change, ChangeOptions, Targets, change_named
+from runner.cli.operate import Change, Targets, change_named
 from runner.cli.operation_output import CHANGE_DOCUMENTS
-from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId
+from runner.cli.options import DEFAULT_CONNECTION, NO_OPTIONS, ChangeOptions, Connection, EntryId
 from runner.operations.unblock import unblock as apply_unblock
 
 DOCUMENTS = CHANGE_DOCUMENTS

@@ -19,9 +19,9 @@ from runner.cli.operation_output import (
     require_reason,
     skipped_groups,
 )
-from runner.cli.options import DEFAULT_CONNECTION, Connection, EntryId, open_database
+from runner.cli.options import DEFAULT_CONNECTION, ChangeOptions, Connection, EntryId, open_database
 from runner.cli.output import print_json, print_line
-from runner.cli.shard_changes import ShardChange, ShardConfirmation, ShardOutcome, change_in_shards
+from runner.cli.shard_changes import ShardChange, ShardOutcome, change_in_shards
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput, NotConfirmed
@@ -120,7 +120,7 @@ async def undo(
     settings = connection.settings()
     if group is not None and settings.shards and settings.shard is None:
         return await change_in_shards(
-            _of_group(group, reason), settings, ShardConfirmation(dry_run, yes, None, reason, json)
+            _of_group(group, reason), settings, ChangeOptions(dry_run=dry_run, yes=yes, reason=reason, json=json)
         )
     async with open_database(settings) as database:
         if group is not None:
