@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 import pytest
 import sqlalchemy as sa
 
-from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.db.types import db_later, db_now
 from runner.model.outcome import Done, Failure, Retry
 from runner.model.task import NewTask
 from runner.store.notes import LogLine, Progress, write_notes
 from tests.cli.conftest import Call, Store
+from tests.databases import database_at
 from tests.store.runners import Runner
 
 AT = datetime(2026, 11, 22, 14, 30, tzinfo=UTC)
@@ -48,15 +48,12 @@ def test_lines_are_printed_without_control_characters_and_secrets(cli: Call, tas
 
 def test_follow_prints_new_lines_until_the_task_has_finished(cli: Call, store: Store, task: int) -> None:
     async def work() -> None:
-        database = Database.open(store.url)
-        try:
+        async with database_at(store.url) as database:
             runner = await Runner.enter(database)
             (claimed,) = await runner.claim()
             line = LogLine(task, claimed.fence, 4, 2, AT, "warning", "the last line")
             await database.write(write_notes, runner.id, [Progress(task, claimed.fence, 1, 2, None, None)], [line])
             await runner.end(claimed, Done())
-        finally:
-            await database.dispose()
 
     worker = threading.Timer(0.2, lambda: asyncio.run(work()))
     worker.start()
@@ -68,8 +65,7 @@ def test_follow_prints_new_lines_until_the_task_has_finished(cli: Call, store: S
 
 def test_follow_prints_the_events_of_a_task_until_it_has_finished(cli: Call, store: Store, task: int) -> None:
     async def work() -> None:
-        database = Database.open(store.url)
-        try:
+        async with database_at(store.url) as database:
             runner = await Runner.enter(database)
             (claimed,) = await runner.claim()
             line = LogLine(task, claimed.fence, 4, 2, AT, "warning", "nearly\x1b[31m done")
@@ -78,8 +74,6 @@ def test_follow_prints_the_events_of_a_task_until_it_has_finished(cli: Call, sto
             await runner.end(claimed, Retry(failure=failure, delay=0))
             (claimed,) = await runner.claim()
             await runner.end(claimed, Done())
-        finally:
-            await database.dispose()
 
     worker = threading.Timer(0.2, lambda: asyncio.run(work()))
     worker.start()
@@ -134,8 +128,7 @@ def test_a_stack_is_refused_for_a_task_that_no_runner_can_describe(cli: Call, st
     assert cli("show", 99, "--stack").code == 5
 
     async def claim(lease: float, command: str | None) -> None:
-        database = Database.open(store.url)
-        try:
+        async with database_at(store.url) as database:
             runner = await Runner.enter(database)
             await runner.claim()
             table = database.tables.runner
@@ -143,8 +136,6 @@ def test_a_stack_is_refused_for_a_task_that_no_runner_can_describe(cli: Call, st
                 until = db_later(db_now(), lease)
                 values = {"lease_until": until, "command": command}
                 await tx.execute(sa.update(table).where(table.c.id == runner.id).values(values))
-        finally:
-            await database.dispose()
 
     asyncio.run(claim(60.0, " ".join(f"stack={id}" for id in range(100, 120))))
     assert "has not received its requests for 20 stacks yet" in cli("show", task, "--stack").err

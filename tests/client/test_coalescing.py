@@ -20,6 +20,7 @@ from runner.handlers.registry import REGISTRY
 from runner.model.task import NewTask, SubmitResult
 from runner.store.submit import submit_with_result
 from runner.urls import parse_url
+from tests.databases import database_at
 from tests.db.interruption import Interruption
 
 WAIT_SECONDS = 90
@@ -108,11 +109,8 @@ def test_each_thread_gets_the_id_of_its_own_submit(
 
 
 async def _stored_at(url: str) -> dict[int, str]:
-    database = Database.open(url)
-    try:
+    async with database_at(url) as database:
         return await stored(database)
-    finally:
-        await database.dispose()
 
 
 async def test_a_single_submit_is_sent_immediately_and_later_ones_share_the_next_transaction(

@@ -1,6 +1,5 @@
 """One trace leads from a request of FastAPI or Django through a submit and its attempt to the SQL of the handler."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -12,9 +11,7 @@ import psycopg
 import pytest
 from opentelemetry.instrumentation.psycopg import PsycopgInstrumentor
 
-from runner import connect, disconnect, handler
-from runner.handlers.registry import REGISTRY
-from runner.urls import parse_url
+from runner import handler
 from tests.conftest import on_postgresql
 from tests.contrib.test_otel import Traces, id_of, parent_of, trace_of
 from tests.engine.harness import Harness
@@ -31,7 +28,8 @@ def traces() -> Iterator[Traces]:
 @on_postgresql
 @pytest.mark.both_databases
 @pytest.mark.parametrize("kind", ["async", pytest.param("plain", marks=pytest.mark.slow)])
-async def test_fastapi(harness: Harness, migrated_url: str, traces: Traces, kind: str) -> None:
+@pytest.mark.usefixtures("connected", "own_handlers")
+async def test_fastapi(harness: Harness, traces: Traces, kind: str) -> None:
     from fastapi import FastAPI
     from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
 
@@ -61,14 +59,9 @@ async def test_fastapi(harness: Harness, migrated_url: str, traces: Traces, kind
         return int(await work.submit_async())
 
     FastAPIInstrumentor.instrument_app(app, tracer_provider=traces.provider)
-    connect(url=parse_url(migrated_url))
-    try:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as http:
-            assert (await http.post("/orders")).status_code == 200
-        await harness.work()
-    finally:
-        await asyncio.to_thread(disconnect)
-        REGISTRY._handlers.pop("otel.request")
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as http:
+        assert (await http.post("/orders")).status_code == 200
+    await harness.work()
     (request,), (submit,), (attempt,) = map(
         traces.named, ("POST /orders", "submit otel.request", "process otel.request")
     )

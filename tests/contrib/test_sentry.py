@@ -13,17 +13,15 @@ import sentry_sdk
 from sentry_sdk.integrations.logging import unignore_logger
 from sentry_sdk.transport import Transport
 
-from runner import Context, Dead, around_execute, connect, disconnect, handler, schedules
+from runner import Context, Dead, around_execute, handler, schedules
 from runner.contrib import sentry
 from runner.contrib.sentry import Failures, RunnerIntegration, monitor_config
 from runner.engine.events import Events, TasksRescued
 from runner.engine.hosting.hooks import Hooks
 from runner.errors import InvalidInput
 from runner.handlers.hooks import LIFE_CYCLE
-from runner.handlers.registry import REGISTRY
 from runner.policy.schedule import write_rule
 from runner.store.rescue import Rescued
-from runner.urls import parse_url
 from tests.conftest import on_sqlite, sqlite_first
 from tests.contrib import sentry_handlers
 from tests.engine.harness import WAIT_SECONDS, Harness
@@ -172,9 +170,8 @@ async def test_without_the_integration_the_log_line_of_a_death_is_reported(
 
 
 @on_sqlite
-async def test_spans_of_submits_and_attempts_are_one_trace(
-    harness: Harness, start: Callable[..., Kept], migrated_url: str
-) -> None:
+@pytest.mark.usefixtures("connected", "own_handlers")
+async def test_spans_of_submits_and_attempts_are_one_trace(harness: Harness, start: Callable[..., Kept]) -> None:
     kept = start()
 
     @handler("sentry.work", queue="mail", max_attempts=2)
@@ -182,14 +179,9 @@ async def test_spans_of_submits_and_attempts_are_one_trace(
         assert not fails
 
     harness.handlers["sentry.work"] = work
-    connect(url=parse_url(migrated_url))
-    try:
-        with sentry_sdk.start_transaction(name="request"):
-            task = await work.submit_async(False)
-        await harness.work()
-    finally:
-        await asyncio.to_thread(disconnect)
-        REGISTRY._handlers.pop("sentry.work")
+    with sentry_sdk.start_transaction(name="request"):
+        task = await work.submit_async(False)
+    await harness.work()
     request, attempt = kept.of("transaction")
     (publish,) = [span for span in request["spans"] if span["op"] == "queue.publish"]
     assert publish["description"] == "sentry.work"
@@ -235,25 +227,19 @@ async def test_a_run_of_a_schedule_checks_in(
 
 
 @on_sqlite
-async def test_the_monitor_of_a_schedule_has_its_rule(
-    harness: Harness, migrated_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("connected", "own_handlers")
+async def test_the_monitor_of_a_schedule_has_its_rule(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     @handler("sentry.nightly")
     async def nightly() -> None: ...
 
-    connect(url=parse_url(migrated_url))
-    try:
-        await schedules.add_async("nightly", nightly, cron="0 3 * * *", tz="Europe/Berlin", jitter="90s")
-        rules = sentry._Rules()
-        assert await rules.read("nightly") == {
-            "schedule": {"type": "crontab", "value": "0 3 * * *"},
-            "timezone": "Europe/Berlin",
-            "checkin_margin": 3,
-        }
-        assert await rules.read("unknown") is None
-    finally:
-        await asyncio.to_thread(disconnect)
-        REGISTRY._handlers.pop("sentry.nightly")
+    await schedules.add_async("nightly", nightly, cron="0 3 * * *", tz="Europe/Berlin", jitter="90s")
+    rules = sentry._Rules()
+    assert await rules.read("nightly") == {
+        "schedule": {"type": "crontab", "value": "0 3 * * *"},
+        "timezone": "Europe/Berlin",
+        "checkin_margin": 3,
+    }
+    assert await rules.read("unknown") is None
 
 
 @pytest.mark.parametrize(
@@ -312,8 +298,7 @@ async def test_an_sdk_that_fails_costs_no_task(
     @harness.handler("work")
     async def work() -> None: ...
 
-    task = await harness.submit("work")
-    await harness.work()
+    task = await harness.run("work")
     assert await harness.state(task) == "succeeded"
     assert "sdk is broken" in caplog.text
 

@@ -14,7 +14,6 @@ import pytest
 
 from runner.client.database_client import Client
 from runner.db import file_identity
-from runner.db.database import Database
 from runner.db.file_identity import OpenFiles, refuse_mixed, save_logs
 from runner.db.filesystem import is_mount_point
 from runner.db.migrations.apply import ensure
@@ -24,6 +23,7 @@ from runner.model.task import NewTask
 from runner.settings import Settings
 from runner.testing import TaskStore
 from runner.urls import parse_url
+from tests.databases import database_at
 from tests.db.test_filesystem import MOUNTS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the files of other programs")
@@ -117,27 +117,21 @@ def test_a_program_that_has_the_file_open_notices_that_its_log_was_deleted(file:
 
 
 async def test_pooled_connections_notice_that_the_log_was_deleted(file: Path) -> None:
-    database = Database.open(f"sqlite:///{file}")
-    try:
+    async with database_at(f"sqlite:///{file}") as database:
         await ensure(database)
         assert await database.read(clock)
         Path(f"{file}-wal").unlink()
         with pytest.raises(DatabaseFileReplaced, match="which this program has open, was deleted"):
             await database.read(clock)
-    finally:
-        await database.dispose()
 
 
 async def test_pooled_connections_do_not_create_a_deleted_file_again(file: Path) -> None:
-    database = Database.open(f"sqlite:///{file}")
-    try:
+    async with database_at(f"sqlite:///{file}") as database:
         assert await database.read(clock)
         file.unlink()
         with pytest.raises(DatabaseFileReplaced, match=r"tasks.db \(inode \d+\), .* was deleted"):
             await database.read(clock)
         assert not file.exists()
-    finally:
-        await database.dispose()
 
 
 async def test_a_file_that_leaves_its_path_while_it_is_opened_is_not_read(
@@ -150,16 +144,13 @@ async def test_a_file_that_leaves_its_path_while_it_is_opened_is_not_read(
             file.rename(away)  # the connection is open already
             super().__init__(path)
 
-    database = Database.open(f"sqlite:///{file}")
-    try:
+    async with database_at(f"sqlite:///{file}") as database:
         with monkeypatch.context() as patch:
             patch.setattr(file_identity, "OpenFiles", Late)
             with pytest.raises(DatabaseFileReplaced, match="was deleted: the path has no file"):
                 await database.read(clock)
         away.rename(file)
         await database.read(clock)
-    finally:
-        await database.dispose()
 
 
 def test_a_new_file_beside_the_logs_of_the_old_one_is_refused(file: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from runner.db import filesystem
 from runner.db.database import Database
 from runner.db.filesystem import COMPANIONS, filesystem_of, is_remote, open_to_others
 from runner.errors import DatabaseUnavailable, UnsafeFile
+from tests.databases import database_at
 
 MOUNTS = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -110,13 +111,10 @@ def open_umask() -> Iterator[None]:
 
 async def modes_of_new(file: Path) -> dict[str, int]:
     """Create the tables in a file and return the modes of its files while a connection is open."""
-    database = Database.open(str(file))
-    try:
+    async with database_at(str(file)) as database:
         await database.migrate()
         files = (file.resolve().parent / f"{file.resolve().name}{suffix}" for suffix in COMPANIONS)
         return {each.name: stat.S_IMODE(each.stat().st_mode) for each in files}
-    finally:
-        await database.dispose()
 
 
 @pytest.mark.usefixtures("open_umask")

@@ -58,6 +58,7 @@ from runner.store.submit import COLUMNS, submit, submit_many
 from runner.urls import parse_url
 from tests.cli.conftest import program
 from tests.conftest import PostgresDatabases
+from tests.databases import database_at
 from tests.postgres.logins import logins
 from tests.store.every_operation import BY, DEAD, HELD, LATER, OPERATIONS, RUNNER, UNDOS, Verb, arrange
 from tests.store.minutes import Minute, write_statistics
@@ -77,11 +78,8 @@ def seen_by(postgresql: PostgresDatabases) -> Iterator[dict[str, str]]:
 
 
 async def _arranged(url: str) -> None:
-    database = Database.open(url)
-    try:
+    async with database_at(url) as database:
         await arrange(database)
-    finally:
-        await database.dispose()
 
 
 @pytest.fixture
@@ -732,8 +730,5 @@ def test_each_schema_has_its_own_roles(postgresql: PostgresDatabases) -> None:
 
 
 async def _migrated_into(url: str, prefix: str, schema: str) -> None:
-    opened = Database.open(url, prefix=prefix, schema=schema)
-    try:
+    async with database_at(url, prefix=prefix, schema=schema) as opened:
         await opened.migrate()
-    finally:
-        await opened.dispose()

@@ -17,6 +17,7 @@ from runner.db.row_locks import (
 from runner.model.task import NewTask
 from runner.store.submit import submit
 from runner.text.stuck_row import lock_text
+from tests.databases import database_at
 from tests.postgres.logins import logins
 
 on_postgresql = pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
@@ -81,11 +82,8 @@ async def test_a_login_without_rights_gets_pid_application_and_user(database: Da
     task = await database.write(submit, NewTask("mail.send"))
     with logins(migrated_url) as urls, psycopg.connect(migrated_url, application_name="psql") as session:
         for_update(session, task)
-        reader = Database.open(urls["reader"])
-        try:
+        async with database_at(urls["reader"]) as reader:
             found = (await reader.read(row_locks, [task]))[task]
-        finally:
-            await reader.dispose()
         assert (found.pid, found.application, found.statement) == (session.info.backend_pid, "psql", "")
         session.rollback()
 

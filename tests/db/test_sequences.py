@@ -18,7 +18,6 @@ from runner.model.task import NewTask
 from runner.store.complete import complete_steps
 from runner.store.history import FinishedTask
 from runner.store.settle import settle
-from runner.urls import parse_url
 from tests.conftest import on_postgresql
 from tests.postgres.logins import logins
 from tests.store.plans import watch
@@ -149,16 +148,13 @@ async def test_a_login_that_may_not_repair_names_the_command(
     assert "Run as the owner of the tables: runner migrate" in errors[0]
 
 
+@pytest.mark.usefixtures("connected")
 async def test_a_program_that_starts_gives_no_new_task_an_earlier_id(
-    database: Database, migrated_url: str, caplog: pytest.LogCaptureFixture
+    database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     old = await finished(await Runner.enter(database), Done())
     await set_back(database)
-    connect(url=parse_url(migrated_url))
-    try:
-        result = await asyncio.to_thread(get_client().submit, [NewTask("sample")])
-    finally:
-        disconnect()
+    result = await asyncio.to_thread(get_client().submit, [NewTask("sample")])
     assert result.ids[0] > old
     assert "repaired the sequences of ids" in caplog.text
     assert await database.read(late_sequences) == []
@@ -175,8 +171,9 @@ async def test_a_login_that_may_only_submit_looks_at_no_sequence(database: Datab
 
 
 @on_postgresql
+@pytest.mark.usefixtures("connected")
 async def test_a_program_that_may_not_repair_submits_no_task_with_an_earlier_id(
-    database: Database, migrated_url: str, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await finished(await Runner.enter(database), Done())
     await set_back(database)
@@ -184,11 +181,7 @@ async def test_a_program_that_may_not_repair_submits_no_task_with_an_earlier_id(
     async def refuse(*_: object) -> None:
         raise DatabaseRefused(why="42501 permission denied for sequence task_id_seq")
 
-    connect(url=parse_url(migrated_url))
-    try:
-        monkeypatch.setattr("runner.db.migrations.sequences.repair_sequences", refuse)
-        with pytest.raises(SequenceLate, match="runner migrate"):
-            await asyncio.to_thread(get_client().submit, [NewTask("sample")])
-    finally:
-        disconnect()
+    monkeypatch.setattr("runner.db.migrations.sequences.repair_sequences", refuse)
+    with pytest.raises(SequenceLate, match="runner migrate"):
+        await asyncio.to_thread(get_client().submit, [NewTask("sample")])
     assert await count(database, database.tables.task) == 0

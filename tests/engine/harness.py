@@ -104,6 +104,12 @@ class Harness:
             assert await runner.run(until_idle=True)
         return runner
 
+    async def run(self, handler: str, payload: dict[str, Any] | None = None, **options: Any) -> int:
+        """Submit a task, and run a runner until there is nothing left to do."""
+        task = await self.submit(handler, payload, **options)
+        await self.work()
+        return task
+
     @asynccontextmanager
     async def running(self, **settings: Any) -> AsyncIterator[Engine]:
         """Keep a runner at work during the block, then stop it."""

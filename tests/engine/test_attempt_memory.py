@@ -238,8 +238,7 @@ async def test_texts_of_outcomes_that_wait_and_of_log_lines_are_cut(
     async def work() -> None:
         raise ValueError("x" * 1_000_000)
 
-    task = await harness.submit("work")
-    await harness.work()
+    task = await harness.run("work")
     (record,) = [record for record in caplog.records if getattr(record, "task", None) == task]
     assert record.exc_info is None
     for form in (JsonLines(), HumanLines(), logging.Formatter()):

@@ -112,8 +112,7 @@ async def test_an_outage_in_a_transaction_costs_no_attempt(
             raise_as(how, error)
 
     harness.handler("pay", max_attempts=1, on_error="dead")(coroutine if kind == "coroutine" else thread)
-    task = await harness.submit("pay")
-    await harness.work()
+    task = await harness.run("pay")
     row = await harness.row(task)
     assert (row.state, row.attempt, runs) == ("succeeded", 1, 2)
     assert await payments() == 1
@@ -190,8 +189,7 @@ async def test_a_statement_after_the_outage_is_part_of_it(harness: Harness) -> N
                     await broken.connection(tx)
             await tx.execute(sa.text("SELECT 1"))
 
-    task = await harness.submit("pay")
-    await harness.work()
+    task = await harness.run("pay")
     assert ((await harness.row(task)).state, runs) == ("succeeded", 2)
 
 
@@ -215,8 +213,7 @@ async def test_an_error_of_the_driver_is_an_outage_too(harness: Harness, kind: s
             driver.execute(KILL if runs == 1 else "SELECT 1")
 
     harness.handler("pay", max_attempts=1)(coroutine if kind == "coroutine" else thread)
-    task = await harness.submit("pay")
-    await harness.work()
+    task = await harness.run("pay")
     assert ((await harness.row(task)).state, runs) == ("succeeded", 2)
 
 
@@ -240,8 +237,7 @@ async def test_an_outage_of_another_database_is_a_failure_of_the_handler(harness
         with ctx.transaction():
             other()
 
-    task = await harness.submit("pay")
-    await harness.work()
+    task = await harness.run("pay")
     row = await harness.row(task)
     assert (row.state, [attempt.verb for attempt in await harness.attempts(task)]) == ("dead", ["die"])
 
@@ -256,8 +252,7 @@ async def test_a_transaction_that_the_server_ends_for_its_pause_is_a_failure(har
             await until(lambda: driver.broken or bool(select.select([driver.fileno()], [], [], 0)[0]))
             await tx.execute(sa.text("SELECT 1"))
 
-    task = await harness.submit("pay")
-    await harness.work()
+    task = await harness.run("pay")
     assert (await harness.row(task)).state == "dead"
 
 
@@ -311,8 +306,7 @@ async def test_an_outage_in_results_of_parents_costs_no_attempt(
         return await ctx.batch.results_async()
 
     harness.handlers |= PROCESS_HANDLERS
-    parent = await harness.submit("parent")
-    await harness.work()
+    parent = await harness.run("parent")
     name = "child" if kind == "coroutine" else "process.parents_async"
     task = await harness.submit(name, max_attempts=1, after=(DependsOn(parent),))
     commits.lose("SELECT task_dependency.parent_id")
@@ -572,8 +566,7 @@ async def succeeded(harness: Harness) -> int:
     @harness.handler("parent")
     async def parent() -> None: ...
 
-    task = await harness.submit("parent")
-    await harness.work()
+    task = await harness.run("parent")
     return task
 
 
@@ -642,8 +635,7 @@ async def test_an_error_that_a_function_raises_is_a_failure_of_the_handler(harne
         async with ctx.transaction() as tx:
             await tx.execute(sa.text(block))
 
-    task = await harness.submit("work")
-    await harness.work()
+    task = await harness.run("work")
     assert await harness.state(task) == "dead"
     (attempt,) = await harness.attempts(task)
     assert "the other server is away" in attempt.message

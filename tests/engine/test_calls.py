@@ -95,8 +95,7 @@ async def test_calls_in_a_gather_run_together_and_end_the_attempt_once(harness: 
         calls = [ctx.call(f"part-{n}", NewTask("part", f'{{"number": {n}}}')) for n in (1, 2)]
         return sum(await asyncio.gather(*calls))
 
-    task = await harness.submit("whole")
-    await harness.work()
+    task = await harness.run("whole")
     assert ((await harness.row(task)).result, fences) == ("3", [1, 2])
 
 
@@ -118,8 +117,7 @@ async def test_a_failed_child_raises_until_it_is_retried(harness: Harness) -> No
             errors.append(error)
             raise
 
-    task = await harness.submit("order")
-    await harness.work()
+    task = await harness.run("order")
     assert await harness.state(task) == "dead"
     (child,) = [row.parent_id for row in await children(harness, task)]
     assert [(error.fields["id"], error.error_type, error.message) for error in errors] == [
@@ -157,8 +155,7 @@ async def test_a_caught_failure_is_stored_when_the_handler_goes_on(harness: Harn
                 await tx.execute(sa.update(tx.tables.history).values(state="succeeded"))
             raise ConnectionError
 
-    task = await harness.submit("order")
-    await harness.work()
+    task = await harness.run("order")
     assert await harness.state(task) == "succeeded"
     assert seen == ["ValueError no address"] * 2
 
@@ -233,8 +230,7 @@ async def test_a_call_of_another_handler_after_a_deploy_is_named(harness: Harnes
     async def order(ctx: Context) -> None:
         await ctx.call("paper", NewTask(handlers.pop(0)))
 
-    task = await harness.submit("order")
-    await harness.work()
+    task = await harness.run("order")
     row = await harness.row(task)
     assert (row.state, await harness.count(harness.database.tables.step)) == ("dead", 1)
     assert "step 'paper' calls bill now (function invoice)" in row.error
@@ -250,10 +246,8 @@ async def test_a_call_waits_for_the_task_that_holds_the_unique_key(harness: Harn
         return await ctx.call("rates", NewTask("rates", unique_key=UniqueKey("today", Scope.FOREVER)))
 
     first = await harness.submit("rates", unique_key=UniqueKey("today", Scope.FOREVER))
-    task = await harness.submit("order")
-    await harness.work()
-    again = await harness.submit("order")
-    await harness.work()
+    task = await harness.run("order")
+    again = await harness.run("order")
     assert [(await harness.row(each)).result for each in (task, again)] == ["7", "7"]
     assert {row.parent_id for each in (task, again) for row in await children(harness, each)} == {first}
 
@@ -276,8 +270,7 @@ async def test_a_call_that_could_not_end_is_refused(harness: Harness, how: str) 
         "key": {"key": "d"},
     }
     same: dict[str, dict[str, Any]] = {**options, "key": {"after": (DependsOn(("order", "d")),)}}
-    task = await harness.submit("order", **options.get(how, {}))
-    await harness.work()
+    task = await harness.run("order", **options.get(how, {}))
     row = await harness.row(task)
     assert row.state == "dead"
     expected = {
@@ -304,8 +297,7 @@ async def test_a_call_without_its_result_is_named(harness: Harness) -> None:
     async def without_await(ctx: Context) -> Any:
         return ctx.call("child", NewTask("child"))
 
-    tasks = await harness.submit("plain"), await harness.submit("async")
-    await harness.work()
+    tasks = await harness.run("plain"), await harness.submit("async")
     assert [((row := await harness.row(task)).state, row.error) for task in tasks] == [
         (
             "succeeded",

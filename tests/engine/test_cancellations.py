@@ -224,8 +224,7 @@ async def test_a_handler_that_cancels_itself_runs_once(harness: Harness) -> None
         current().cancel()
         await asyncio.sleep(1)
 
-    task = await harness.submit("work")
-    await harness.work()
+    task = await harness.run("work")
     row = await harness.row(task)
     assert (row.state, row.attempt, runs) == ("dead", 1, [1])
     assert "the handler's task was cancelled from inside, not by the runner" in row.error

@@ -45,8 +45,7 @@ async def test_the_next_attempt_continues_from_the_last_checkpoint(harness: Harn
         if ctx.attempt < 3:
             raise ConnectionError
 
-    task = await harness.submit(kind)
-    await harness.work()
+    task = await harness.run(kind)
     assert states == [None, {"line": 100}, {"line": 200}]
     detail = await harness.database.read(task_detail, task)
     assert [(row.number, row.attempt, row.state) for row in detail.checkpoints] == [
@@ -218,8 +217,7 @@ async def test_a_task_keeps_its_last_checkpoints(harness: Harness) -> None:
         for n in range(KEPT_CHECKPOINTS + 5):
             await ctx.checkpoint(n)
 
-    task = await harness.submit("work")
-    await harness.work()
+    task = await harness.run("work")
     detail = await harness.database.read(task_detail, task)
     assert [row.number for row in detail.checkpoints] == list(range(6, KEPT_CHECKPOINTS + 6))
 
@@ -229,8 +227,7 @@ async def test_the_last_progress_is_kept(harness: Harness) -> None:
     async def work(ctx: Context) -> None:
         ctx.progress(105, 105, "files")
 
-    task = await harness.submit("work")
-    await harness.work()
+    task = await harness.run("work")
     detail = await harness.database.read(task_detail, task)
     assert detail.progress is not None
     assert detail.progress.done == 105

@@ -151,8 +151,7 @@ async def test_attempts_are_those_of_each_task(harness: Harness) -> None:
         raise ConnectionError
 
     once = await harness.submit("mail", {"number": 1}, max_attempts=1)
-    twice = await harness.submit("mail", {"number": 2}, max_attempts=2)
-    await harness.work()
+    twice = await harness.run("mail", {"number": 2}, max_attempts=2)
     assert attempts == [[(1, 1), (2, 1)], [(2, 2)]]
     assert await states(harness, [once, twice]) == ["dead", "dead"]
 
@@ -372,8 +371,7 @@ async def test_a_payload_that_does_not_fit_kills_its_task_alone(harness: Harness
         numbers.extend(task.payload.number for task in chunk)
 
     good = await harness.submit("mail", {"number": 1})
-    bad = await harness.submit("mail", {"number": "one"})
-    await harness.work()
+    bad = await harness.run("mail", {"number": "one"})
     assert numbers == [1]
     assert await states(harness, [good, bad]) == ["succeeded", "dead"]
 

@@ -45,8 +45,7 @@ async def test_a_header_of_a_failed_attempt_reaches_the_next_one(harness: Harnes
             raise ValueError
 
     first = {"request-id": "a1"} if has_headers else {}
-    task = await harness.submit("work", headers=json.dumps(first) if first else None)
-    await harness.work()
+    task = await harness.run("work", headers=json.dumps(first) if first else None)
     assert seen == [{**first, "tries": tries} for tries in ("1", "12", "123")]
     stored = (await harness.row(task)).headers
     assert (json.loads(stored) if isinstance(stored, str) else stored) == {**first, "tries": "12"}
@@ -81,8 +80,7 @@ async def test_an_attempt_with_a_new_header_can_be_cancelled_from_inside_and_by_
         current.cancel()
         await asyncio.sleep(0)
 
-    task = await harness.submit("work")
-    await harness.work()
+    task = await harness.run("work")
     assert (await harness.row(task)).error.startswith("asyncio.exceptions.CancelledError")
 
 

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from runner.db.database import Database
 from runner.engine import forced_end
 from runner.engine import main as process
 from runner.engine.hosting.event_loop import run_contained
 from runner.errors import ConfigurationError
+from tests.databases import database_at
 from tests.engine.harness import Harness
 
 
@@ -26,11 +26,8 @@ def in_harness(migrated_url: str) -> Callable[..., None]:
 
     def run(test: Callable[[Harness], object]) -> None:
         async def execute() -> None:
-            database = Database.open(migrated_url)
-            try:
+            async with database_at(migrated_url) as database:
                 await test(Harness(database, migrated_url))  # type: ignore[misc]
-            finally:
-                await database.dispose()
 
         run_contained(execute())
 

@@ -46,8 +46,7 @@ each_kind = pytest.mark.parametrize("kind", ["async", "plain"])
 @each_kind
 async def test_a_follow_up_commits_with_the_end_of_its_parent(harness: Harness, later: Later, kind: str) -> None:
     parent(harness, kind, later, sa.text("SELECT :task"))
-    task = await harness.submit("parent")
-    await harness.work()
+    task = await harness.run("parent")
     assert (await harness.state(task), await follow_ups(harness)) == ("succeeded", 1)
 
 
@@ -60,6 +59,5 @@ async def test_a_follow_up_commits_with_the_end_of_its_parent(harness: Harness, 
 )
 async def test_a_parent_that_is_not_done_has_no_follow_up(harness: Harness, later: Later, kind: str, ends: str) -> None:
     parent(harness, kind, later, sa.text(ends))
-    task = await harness.submit("parent")
-    await harness.work()
+    task = await harness.run("parent")
     assert (await harness.state(task), await follow_ups(harness)) == ("dead", 0)

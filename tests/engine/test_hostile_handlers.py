@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from runner.db.database import Database
 from runner.handlers.registry import REGISTRY
 from tests.conftest import SqliteDatabases, on_postgresql
+from tests.databases import database_at
 from tests.engine import hostile_handlers
 from tests.engine.harness import Harness, until
 from tests.engine.hostile_handlers import ACTS
@@ -145,11 +145,8 @@ class Deployment:
         self._count += 1
         folder = self.folder / str(self._count)
         folder.mkdir()
-        database = Database.open(self.url)
-        try:
+        async with database_at(self.url) as database:
             yield Trial(Harness(database, self.url), folder, self)
-        finally:
-            await database.dispose()
 
 
 class Trial:

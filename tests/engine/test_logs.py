@@ -180,8 +180,7 @@ async def test_every_line_inside_a_handler_names_its_task(harness: Harness, root
         ctx.logger.info("by the context")
 
     first = await harness.submit("on_loop")
-    second = await harness.submit("in_thread")
-    await harness.work()
+    second = await harness.run("in_thread")
     shop.info("outside")
     records = [json.loads(line) for line in stream.getvalue().splitlines()]
     fields = {record["message"]: [record.get(name) for name in ("task", "handler", "attempt")] for record in records}
@@ -262,8 +261,7 @@ async def test_a_death_is_an_error_with_its_exception_and_a_retry_a_warning(
         sell(item)
 
     harness.handler("sell", max_attempts=2)(sell if in_thread else sell_async)
-    task = await harness.submit("sell", {"item": "hats"}, key="order-1")
-    await harness.work()
+    task = await harness.run("sell", {"item": "hats"}, key="order-1")
     retry, death = [record for record in caplog.records if getattr(record, "task", None) == task]
     assert (retry.levelname, death.levelname) == ("WARNING", "ERROR")
     assert (retry.exc_info, death.exc_info) == (None, None)
@@ -300,8 +298,7 @@ async def test_no_line_of_a_handler_has_a_secret_of_the_payload(
     harness.handler("on_loop")(on_loop)
     harness.handler("in_thread")(secret_lines)
     harness.handlers |= {name: made for name, made in PROCESS_HANDLERS.items() if name == where}
-    task = await harness.submit(where, {"password": 'hali"but'})
-    await harness.work()
+    task = await harness.run(where, {"password": 'hali"but'})
     assert await harness.state(task) == "succeeded"
     shown = stream.getvalue()
     assert [name for name in ("by the context", "by a logger", "by an error", "extra") if name not in shown] == (

@@ -14,6 +14,7 @@ from runner.engine.stuck_rows import StuckRows
 from runner.settings import Settings
 from runner.store.partitions import read_layout
 from runner.urls import parse_url
+from tests.databases import database_at
 from tests.engine.harness import Harness
 from tests.postgres import login
 from tests.store.rows import add_past, ahead
@@ -76,13 +77,10 @@ async def test_a_role_without_ownership_logs_it_once_and_deletes_row_by_row(
 ) -> None:
     await old_and_young(harness)
     with login(harness.url, "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public") as url:
-        database = Database.open(url)
-        try:
+        async with database_at(url) as database:
             caring = maintenance_of(harness, database)
             await caring.run()
             await caring.run()
-        finally:
-            await database.dispose()
     assert await history_ids(harness) == [2]
     (message,) = [record.getMessage() for record in caplog.records if record.name == "runner.maintenance"]
     assert "does not own task_history" in message
@@ -98,12 +96,9 @@ async def test_a_role_that_keeps_the_rows_of_successes_logs_the_missing_grant_on
         grant = f"GRANT SELECT ON SEQUENCE public.task_dependency_id_seq TO {role}"
         if with_sequences:
             await harness.change(sa.text(grant))
-        database = Database.open(url)
-        try:
+        async with database_at(url) as database:
             caring = maintenance_of(harness, database, retention_succeeded="0s")
             await caring.run()
             await caring.run()
-        finally:
-            await database.dispose()
     messages = [record.getMessage() for record in caplog.records if "keep their rows" in record.getMessage()]
     assert [message.partition("tables: ")[2] for message in messages] == ([] if with_sequences else [grant])

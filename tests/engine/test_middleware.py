@@ -63,8 +63,7 @@ async def test_the_first_is_the_outermost_and_sees_the_result(harness: Harness, 
         TENANT.reset(token)
 
     define(harness, kind, "work", TENANT.get)
-    task = await harness.submit("work")
-    await harness.work()
+    task = await harness.run("work")
     assert events == ["work", "acme", "acme"]
     assert (await harness.row(task)).result == '"acme"'
 
@@ -80,8 +79,7 @@ async def test_an_exception_of_the_handler_passes_through(harness: Harness, kind
             errors.append(error)
 
     define(harness, kind, "work", lambda: 1 / 0, max_attempts=1)
-    task = await harness.submit("work")
-    await harness.work()
+    task = await harness.run("work")
     assert [type(error) for error in errors] == [ZeroDivisionError]
     row = await harness.row(task)
     assert (row.state, row.error) == ("dead", "ZeroDivisionError: division by zero")
@@ -223,8 +221,7 @@ async def test_a_runner_that_stops_waits_for_its_hooks(harness: Harness) -> None
     @harness.handler("work")
     async def work() -> None: ...
 
-    task = await harness.submit("work")
-    await harness.work()
+    task = await harness.run("work")
     assert ends == [task]
 
 

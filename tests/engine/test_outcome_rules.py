@@ -103,8 +103,7 @@ async def test_a_rule_of_the_handler_wins_over_the_setting(harness: Harness, for
 
 async def test_the_default_names_no_rule(harness: Harness) -> None:
     harness.handler("fails", max_attempts=1)(doing("async", failing))
-    id = await harness.submit("fails")
-    await harness.work()
+    id = await harness.run("fails")
     assert (await harness.database.read(task_detail, id)).attempts[0].rule is None
     (cause,) = (await harness.database.read(why, id, UTC)).causes
     assert "rule" not in cause.text
@@ -133,8 +132,7 @@ async def test_a_timeout_reaches_the_rule(harness: Harness, form: str, on_error:
         ctx.stop.wait(30)
 
     harness.handler("waits", timeout=0.05, on_error=on_error)(on_loop if form == "async" else in_thread)
-    id = await harness.submit("waits")
-    await harness.work()
+    id = await harness.run("waits")
     row = await harness.row(id)
     assert (row.state, row.attempt) == (state, 1)
     assert row.error.startswith("Timeout: the task took longer than 50ms")
@@ -160,8 +158,7 @@ async def test_an_error_in_a_function_is_reported_and_the_setting_decides(
 
 async def test_a_function_that_fails_for_none_makes_no_success(harness: Harness) -> None:
     harness.handler("counts", max_attempts=1, on_none=lambda ctx: "dead")(doing("thread", lambda: None, int))
-    id = await harness.submit("counts")
-    await harness.work()
+    id = await harness.run("counts")
     row = await harness.row(id)
     assert row.error.endswith("is declared; on_none returned str, which is not an outcome")
 

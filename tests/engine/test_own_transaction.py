@@ -85,8 +85,7 @@ async def test_an_exception_rolls_both_back_and_is_a_failed_attempt(harness: Har
             if ctx.attempt == 1:
                 raise ConnectionError("no answer")
 
-    task = await harness.submit("pay")
-    await harness.work()
+    task = await harness.run("pay")
     row = await harness.row(task)
     assert (row.state, row.attempt, row.error) == ("succeeded", 2, "ConnectionError: no answer")
     assert await payments() == 1
@@ -148,8 +147,7 @@ async def test_a_task_ends_once(harness: Harness, payments: Payments) -> None:
         with pytest.raises(AlreadyDone):
             ctx.transaction()
 
-    task = await harness.submit("pay")
-    await harness.work()
+    task = await harness.run("pay")
     assert await harness.state(task) == "succeeded"
     assert await payments() == 1
 
@@ -170,8 +168,7 @@ async def test_a_handler_that_ends_the_transaction_itself_fails_and_writes_nothi
             getattr(tx, ending)()
 
     harness.handler("pay", on_error=TransactionEnded)(on_loop if kind == "async" else in_thread)
-    task = await harness.submit("pay")
-    await harness.work()
+    task = await harness.run("pay")
     row = await harness.row(task)
     assert row.state == "dead"
     assert "Remove commit() and rollback()" in row.error
@@ -198,8 +195,7 @@ async def test_a_second_transaction_beside_the_first_is_refused(
                 (own if again == "the same" else ctx.transaction()).__enter__()
 
     harness.handler("pay", max_attempts=1)(on_loop if kind == "async" else in_thread)
-    task = await harness.submit("pay")
-    await harness.work()
+    task = await harness.run("pay")
     assert await harness.state(task) == "succeeded"
     assert await payments() == 1
 
@@ -270,8 +266,7 @@ async def test_a_step_or_a_checkpoint_that_would_wait_for_the_transaction_around
 
     is_plain = "plain" in request.node.callspec.id
     harness.handler("pay", max_attempts=1)(in_thread if is_plain else on_loop)
-    task = await harness.submit("pay")
-    await harness.work()
+    task = await harness.run("pay")
     assert await harness.state(task) == "succeeded"
     assert await payments() == 1
 
@@ -289,8 +284,7 @@ async def test_a_checkpoint_inside_of_a_step_with_a_transaction_is_refused(
         await ctx.step("take", take, transaction=True)
         await ctx.checkpoint({"line": 2})
 
-    task = await harness.submit("pay")
-    await harness.work()
+    task = await harness.run("pay")
     assert await harness.state(task) == "succeeded"
     assert await payments() == 1
 
@@ -308,8 +302,7 @@ async def test_a_step_beside_the_transaction_of_another_step_is_stored_after_it(
 
         await asyncio.gather(ctx.step("take", take, transaction=True), ctx.step("after", begun.wait))
 
-    task = await harness.submit("pay")
-    await harness.work()
+    task = await harness.run("pay")
     assert await harness.state(task) == "succeeded"
     assert await payments() == 1
 
@@ -325,8 +318,7 @@ async def test_a_failure_after_the_transaction_changes_nothing(
             await tx.execute(PAY, {"task": ctx.id})
         raise RuntimeError("the receipt was not printed")
 
-    task = await harness.submit("pay")
-    await harness.work()
+    task = await harness.run("pay")
     assert await harness.state(task) == "succeeded"
     assert await payments() == 1
     assert "succeeded in its own transaction, then failed: RuntimeError: the receipt was not printed" in caplog.text
@@ -367,8 +359,7 @@ async def test_a_time_out_within_the_transaction_rolls_both_back(harness: Harnes
             await tx.execute(PAY, {"task": ctx.id})
             await asyncio.sleep(WAIT_SECONDS)
 
-    task = await harness.submit("pay")
-    await harness.work()
+    task = await harness.run("pay")
     row = await harness.row(task)
     assert (row.state, row.error) == ("dead", "Timeout: the task took longer than 50ms")
     assert await payments() == 0

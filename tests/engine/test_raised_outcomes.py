@@ -76,8 +76,7 @@ async def test_a_raised_outcome_rolls_back_the_transaction_of_its_task(harness: 
         async with ctx.transaction():
             raise Dead("no such shop")
 
-    task = await harness.submit("work")
-    await harness.work()
+    task = await harness.run("work")
     assert await harness.state(task) == "dead"
 
 

@@ -78,8 +78,7 @@ async def test_a_plain_resource_runs_in_one_thread_and_receives_others(harness: 
     async def work(model: Pool) -> str:
         return type(model).__name__
 
-    task = await harness.submit("work")
-    await harness.work()
+    task = await harness.run("work")
     assert (await harness.row(task)).result == '"Pool"'
     thread = threads[0]
     assert threads == [thread, 3, thread, thread]
@@ -189,8 +188,7 @@ async def test_a_payload_argument_with_the_name_of_a_resource_stays_an_argument(
     async def work(pool: int) -> int:
         return pool
 
-    task = await harness.submit("work", {"pool": 7})
-    await harness.work()
+    task = await harness.run("work", {"pool": 7})
     assert (await harness.row(task)).result == "7"
 
 

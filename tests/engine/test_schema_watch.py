@@ -64,8 +64,7 @@ async def test_runners_producers_and_operators_go_on_after_an_additive_migration
     failing.clear()
     targets = [Target(id, (await harness.row(id)).version) for id in (before, during)]
     assert (await harness.database.write(requeue, targets, Actor("ana", "desk", "try"))).changed == [before, during]
-    after = await harness.submit("work", after=(DependsOn(during),))
-    await harness.work()
+    after = await harness.run("work", after=(DependsOn(during),))
     assert [await harness.state(id) for id in (before, during, after)] == ["succeeded"] * 3
 
 

@@ -66,8 +66,7 @@ async def test_a_step_runs_once_and_later_attempts_use_its_result(harness: Harne
         await ctx.step("ship", ship, receipt)
         return "shipped"
 
-    task = await harness.submit("order", {"order": 17})
-    await harness.work()
+    task = await harness.run("order", {"order": 17})
     row = await harness.row(task)
     assert (row.state, row.attempt, row.result) == ("succeeded", 3, '"shipped"')
     assert calls == ["charge", "ship", "ship", "ship"]
@@ -97,8 +96,7 @@ async def test_the_steps_of_a_plain_function_block(harness: Harness) -> None:
             raise ValueError("once more")
         return value
 
-    task = await harness.submit("sum")
-    await harness.work()
+    task = await harness.run("sum")
     assert ((await harness.row(task)).result, calls) == ("3", [0, 1, 2])
 
 
@@ -119,8 +117,7 @@ async def test_a_failed_step_retries_by_its_own_plan_without_an_attempt(harness:
         await ctx.step("charge", charge)
         await ctx.step("ship", ship, retry="1ms,1ms")
 
-    task = await harness.submit("order")
-    await harness.work()
+    task = await harness.run("order")
     row = await harness.row(task)
     assert (row.state, row.attempt, calls) == ("succeeded", 1, ["charge", "ship", "ship", "ship"])
     assert [(one.verb, one.error_type) for one in await harness.attempts(task)] == [("retry", "ConnectionError")] * 2
@@ -134,8 +131,7 @@ async def test_a_step_whose_plan_is_used_up_fails_the_attempt(harness: Harness) 
     async def order(ctx: Context) -> None:
         await ctx.step("ship", ship, retry="1ms")
 
-    task = await harness.submit("order")
-    await harness.work()
+    task = await harness.run("order")
     row = await harness.row(task)
     assert (row.state, row.error) == ("dead", "ConnectionError: no truck")
     assert [step.failures for step in await steps(harness, task)] == [1]
@@ -180,8 +176,7 @@ async def test_an_own_plan_of_a_step_receives_its_error(harness: Harness, runs: 
     async def order(ctx: Context) -> None:
         await ctx.step("ship", ship, retry="test.by_error")
 
-    task = await harness.submit("order")
-    await harness.work()
+    task = await harness.run("order")
     place = (task, "order", "default")
     assert [(run.attempt, run.error_type, run.error_message) for run in runs] == [
         (1, "ConnectionError", "no truck"),
@@ -296,8 +291,7 @@ async def test_a_retry_by_an_operator_gives_a_failed_step_all_its_retries(harnes
         await ctx.step("charge", charge)
         await ctx.step("ship", ship, retry="1ms,1ms")
 
-    task = await harness.submit("order")
-    await harness.work()
+    task = await harness.run("order")
     await operate(harness, retry_now, task)
     await harness.work()
     assert calls == ["charge", *["ship"] * 6]
@@ -479,8 +473,7 @@ async def test_changed_steps_end_the_task_by_name(harness: Harness, deployed: li
             names[:] = deployed
             raise ValueError("deploy")
 
-    task = await harness.submit("order")
-    await harness.work()
+    task = await harness.run("order")
     row = await harness.row(task)
     if reason is None:
         assert (row.state, ran) == ("succeeded", ["charge", "ship", "bill", "charge", "ship", "bill", "remind"])
@@ -501,8 +494,7 @@ async def test_a_success_names_the_stored_steps_that_it_did_not_call(
             await ctx.step("bill", asyncio.sleep, 0)
             raise ValueError("deploy")
 
-    task = await harness.submit("order")
-    await harness.work()
+    task = await harness.run("order")
     assert (await harness.row(task)).state == "succeeded"
     text = "stored steps that attempt 2 did not call: bill (attempt 1, sleep)"
     assert f"task {task} (order) succeeded: {text}" in caplog.text
@@ -531,8 +523,7 @@ async def test_steps_of_concurrent_tasks_may_end_in_any_order(harness: Harness) 
     async def _step(ctx: Context, number: int, pause: float) -> int:
         return await ctx.step(f"fetch-{number}", fetch, number, pause)
 
-    task = await harness.submit("fan")
-    await harness.work()
+    task = await harness.run("fan")
     assert ((await harness.row(task)).result.replace(" ", ""), sorted(calls)) == ("[0,1,2]", [0, 1, 2])
 
 
@@ -612,8 +603,7 @@ async def _empty_name(ctx: Context) -> None:
 )
 async def test_a_step_that_is_not_valid_is_refused(harness: Harness, function: Any, reason: str) -> None:
     harness.handler("wrong", max_attempts=1)(function)
-    task = await harness.submit("wrong")
-    await harness.work()
+    task = await harness.run("wrong")
     row = await harness.row(task)
     assert row.state == "dead"
     assert f"{InvalidStep.__name__}: {reason.replace('ID', str(task))}" in row.error

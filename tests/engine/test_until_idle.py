@@ -23,8 +23,7 @@ async def test_it_waits_for_retries(harness: Harness) -> None:
         if len(tries) < 3:
             raise ConnectionError
 
-    task = await harness.submit("flaky")
-    await harness.work()
+    task = await harness.run("flaky")
     assert len(tries) == 3
     assert await harness.state(task) == "succeeded"
 
@@ -151,8 +150,7 @@ async def test_it_does_not_wait_for_other_hosts(harness: Harness) -> None:
     async def work() -> None: ...
 
     elsewhere = [await harness.submit("work", hosts=hosts) for hosts in ("web-1", "web-1,web-2")]
-    here = await harness.submit("work", hosts=f"web-1,{socket.gethostname()}")
-    await harness.work()
+    here = await harness.run("work", hosts=f"web-1,{socket.gethostname()}")
     assert [await harness.state(task) for task in elsewhere] == ["waiting"] * 2
     assert await harness.state(here) == "succeeded"
 
@@ -161,8 +159,7 @@ async def test_it_does_not_wait_for_the_queue_of_another_runner(harness: Harness
     @harness.handler("work")
     async def work() -> None: ...
 
-    broadcast = await harness.submit("work", queue="@999")
-    await harness.work()
+    broadcast = await harness.run("work", queue="@999")
     assert await harness.state(broadcast) == "waiting"
 
 
@@ -186,8 +183,7 @@ async def test_an_invalid_retry_plan_in_a_row_does_not_stop_the_runner(harness: 
     table = harness.database.tables.task
     task = await harness.submit("broken")
     await harness.change(sa.update(table).where(table.c.id == task).values(retry="every now and then"))
-    other = await harness.submit("fine")
-    await harness.work()
+    other = await harness.run("fine")
     assert await harness.state(task) == "dead"
     assert len(await harness.attempts(task)) == 2
     assert await harness.state(other) == "succeeded"
@@ -204,8 +200,7 @@ async def test_a_max_attempts_erased_during_the_run_does_not_stop_the_runner(har
             await harness.change(sa.update(table).values(max_attempts=None))
         raise ZeroDivisionError
 
-    task = await harness.submit("broken")
-    await harness.work()
+    task = await harness.run("broken")
     assert len(tries) == 2, "the next claim sets the limit again"
     assert await harness.state(task) == "dead"
 

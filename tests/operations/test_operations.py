@@ -48,6 +48,7 @@ from runner.store.heartbeat import heartbeat
 from runner.store.registration import Identity, register
 from runner.store.settle import Settlement, settle
 from runner.store.submit import submit, submit_many
+from tests.databases import database_at
 from tests.store.every_operation import KEYRING
 from tests.store.rows import add_live, add_past, add_runner, ahead, filtered, history_row, stored
 from tests.store.table import change
@@ -153,8 +154,7 @@ class TestGuard:
     async def test_of_two_edits_of_one_version_the_second_is_a_conflict(
         self, database: Database, migrated_url: str
     ) -> None:
-        other = Database.open(migrated_url)
-        try:
+        async with database_at(migrated_url) as other:
             for _ in range(5):
                 id = await add_live(database, run_at=ahead(60))
                 one, two = await asyncio.gather(
@@ -166,12 +166,9 @@ class TestGuard:
                 assert loser == Result([], [Conflict(id, State.WAITING, 1)])
                 assert (await stored(database, id)).priority == priority
                 assert len(await entries(database, id)) == 1
-        finally:
-            await other.dispose()
 
     async def test_an_edit_overtaken_by_a_claim_is_a_conflict(self, database: Database, migrated_url: str) -> None:
-        other = Database.open(migrated_url)
-        try:
+        async with database_at(migrated_url) as other:
             for _ in range(5):
                 id = await database.write(submit, NewTask("h"))
                 task, result = await asyncio.gather(
@@ -185,8 +182,6 @@ class TestGuard:
                 if not changed:
                     assert result.conflicts == [Conflict(id, State.RUNNING, 1)]
                 await database.write(settle, await holder_of(database, id), [Settlement(id, task.fence, Done())])
-        finally:
-            await other.dispose()
 
     async def test_of_one_id_given_twice_the_first_counts(self, database: Database) -> None:
         id = await add_live(database, run_at=ahead(60))
@@ -454,8 +449,7 @@ class TestTerminate:
     async def test_a_termination_and_a_concurrent_settle_have_one_winner(
         self, database: Database, migrated_url: str
     ) -> None:
-        other = Database.open(migrated_url)
-        try:
+        async with database_at(migrated_url) as other:
             for _ in range(5):
                 id = await database.write(submit, NewTask("h"))
                 task = await take(database)
@@ -473,8 +467,6 @@ class TestTerminate:
                     assert result.conflicts == [Conflict(id, State.WAITING, 2)]
                     assert settled.verbs == {id: "retry"}
                     assert len(await entries(database, id)) == 0
-        finally:
-            await other.dispose()
 
     async def test_a_reason_that_no_database_can_hold_is_made_storable(self, database: Database) -> None:
         id = await add_live(database)

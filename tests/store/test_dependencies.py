@@ -22,6 +22,7 @@ from runner.store.dependencies.resolve import any_open
 from runner.store.retention import prune
 from runner.store.submit import submit, submit_many
 from tests.conftest import on_postgresql
+from tests.databases import database_at
 from tests.store.dependencies import after, dependencies_of, put_after, resolve_parents, sweep
 from tests.store.runners import Runner
 from tests.store.table import change, count, edit, live, past, put, put_many, row_of
@@ -446,8 +447,7 @@ async def test_dependencies_are_pruned_with_their_task_and_awaited_parents_stay(
 
 @on_postgresql
 async def test_a_prefix_and_a_schema_have_their_own_dependencies(new_database: None, migrated_url: str) -> None:
-    database = Database.open(migrated_url, prefix="x_", schema="user")
-    try:
+    async with database_at(migrated_url, prefix="x_", schema="user") as database:
         await database.migrate()
         runner = await Runner.enter(database)
         parent = await put(database, key="k")
@@ -460,5 +460,3 @@ async def test_a_prefix_and_a_schema_have_their_own_dependencies(new_database: N
             kin.task.id for kin in (await database.read(task_detail, parent)).dependencies.below if kin.task
         ] == children
         assert not await database.write(any_open)
-    finally:
-        await database.dispose()

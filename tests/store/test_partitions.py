@@ -28,6 +28,7 @@ from runner.store import partitions
 from runner.store.partitions import LockAttempt, assess, extend, read_layout
 from runner.store.retention import START, Pruned, enforce, forget_gone
 from tests.conftest import on_postgresql
+from tests.databases import database_at
 from tests.postgres import login
 from tests.store.dependencies import sweep
 from tests.store.plans import watch
@@ -379,21 +380,17 @@ async def test_a_role_that_may_not_make_partitions_deletes_row_by_row(database: 
     await use_up(database)
     await fill(database, 1, 3, days_ago(8))
     await add_past(database, 40 * WIDTH, finished_at=days_ago(8))
-    other = Database.open(limited)
-    try:
+    async with database_at(limited) as other:
         assert await extended(other) == []
         assert await enforced(other) == Pruned({State.SUCCEEDED: 4}, ranges=[])
         layout = await other.read(read_layout)
         assert layout is not None
         assert layout.role == urlsplit(limited).username
-    finally:
-        await other.dispose()
     assert await ranges(database) == [FIRST]
 
 
 async def test_partitions_are_in_the_schema_of_the_tables(database: Database, migrated_url: str) -> None:
-    elsewhere = Database.open(migrated_url, prefix="jobs_", schema="user")
-    try:
+    async with database_at(migrated_url, prefix="jobs_", schema="user") as elsewhere:
         await elsewhere.migrate()
         made = await extended(elsewhere)
         assert await ranges(elsewhere) == [FIRST, *made]
@@ -405,8 +402,6 @@ async def test_partitions_are_in_the_schema_of_the_tables(database: Database, mi
             )
             await tx.execute(sa.text("SELECT nextval(:sequence)"), {"sequence": '"user".jobs_task_id_seq'})
         assert (await enforced(elsewhere)).ranges == [FIRST]
-    finally:
-        await elsewhere.dispose()
 
 
 async def test_an_id_is_unique_after_repeated_deaths_and_retries(database: Database, runner: Runner) -> None:

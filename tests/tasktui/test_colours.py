@@ -11,6 +11,7 @@ from tasktui.app import Console
 from tasktui.screens import MODES
 from tests import shop
 from tests.conftest import SqliteDatabases
+from tests.databases import database_at
 from tests.picture import SCENES, Scene, shown
 from tests.queries.test_recovery import end_outage
 from tests.store.every_operation import LATER, arrange
@@ -30,11 +31,8 @@ def url(sqlite: SqliteDatabases, tmp_path_factory: pytest.TempPathFactory) -> st
     url = sqlite.migrated(tmp_path_factory.mktemp("colours"))
 
     async def fill() -> None:
-        database = Database.open(url)
-        try:
+        async with database_at(url) as database:
             await arrange(database)
-        finally:
-            await database.dispose()
 
     asyncio.run(fill())
     return url

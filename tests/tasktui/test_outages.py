@@ -26,6 +26,7 @@ from tasktui.shell import live
 from tasktui.startup.arguments import Arguments
 from tasktui.startup.startup import opened
 from tests.conftest import on_postgresql
+from tests.databases import database_at
 from tests.postgres import Server, Standby, find_programs
 from tests.releases import NEXT, OUT_OF_DATE, install_next
 from tests.store.every_operation import LATER, arrange
@@ -50,12 +51,9 @@ def server() -> Iterator[Server]:
 
 
 async def _filled(url: str) -> None:
-    database = Database.open(url)
-    try:
+    async with database_at(url) as database:
         await database.migrate()
         await arrange(database)
-    finally:
-        await database.dispose()
 
 
 @pytest.mark.slow
