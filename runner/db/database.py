@@ -355,13 +355,8 @@ class Database:
             progress.stage = "commit"
             return result
 
-        try:
+        async with self._translated():
             return await self._statements.run(verb, work)
-        except Exception as error:
-            translated = translate(error, self.url)
-            if translated is None:
-                raise
-            raise translated from error
 
     @asynccontextmanager
     async def _holder_named(self) -> AsyncIterator[None]:

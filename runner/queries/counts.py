@@ -202,15 +202,12 @@ async def counts(
     return await _counted(tx, found, depth or cap)
 
 
-async def named_counts(
-    tx: Transaction, matches: Callable[[str], bool], words: Iterable[str] = (), depth: int = CAP
-) -> list[QueueCounts]:
+async def named_counts(tx: Transaction, matches: Callable[[str], bool], words: Iterable[str] = ()) -> list[QueueCounts]:
     """Count the tasks of the queues whose names match, also of those that `counts` does not list.
 
     Args:
         matches: the condition on a name.
         words: names of queues that are counted even if nothing but their last hour is known.
-        depth: maximum number of waiting tasks to count.
 
     Returns:
         The first MOST_QUEUES by name.
@@ -233,7 +230,7 @@ async def named_counts(
     )
     names = [name for name in names if name in known or name in hour or name in registry]
     found = QueueSurvey(frozenset(names), heads, running, blocked, dead_counts, minute, hour, registry)
-    return await _counted(tx, found, depth)
+    return await _counted(tx, found, CAP)
 
 
 async def _counted(tx: Transaction, found: QueueSurvey, depth: int) -> list[QueueCounts]:

@@ -116,7 +116,7 @@ class Drain:
     def __post_init__(self) -> None:
         self._resources = OpenResources((), self.replacements)
         self._around = LIFE_CYCLE.of("around_execute")
-        self._hooks = Hooks(LIFE_CYCLE, self._resources.values, Events(), self.threads)
+        self._hooks = Hooks(self._resources.values, Events(), self.threads)
 
     async def run(self, ahead: float = 0.0) -> list[Ran]:
         """Run due tasks and the tasks that they trigger, until none is due.

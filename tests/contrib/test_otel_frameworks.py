@@ -29,7 +29,7 @@ def traces() -> Iterator[Traces]:
 @pytest.mark.both_databases
 @pytest.mark.parametrize("kind", ["async", pytest.param("plain", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("connected", "own_handlers")
-async def test_fastapi(harness: Harness, traces: Traces, kind: str) -> None:
+async def test_fastapi(harness: Harness, migrated_url: str, traces: Traces, kind: str) -> None:
     from fastapi import FastAPI
     from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
 

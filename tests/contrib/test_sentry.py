@@ -19,7 +19,6 @@ from runner.contrib.sentry import Failures, RunnerIntegration, monitor_config
 from runner.engine.events import Events, TasksRescued
 from runner.engine.hosting.hooks import Hooks
 from runner.errors import InvalidInput
-from runner.handlers.hooks import LIFE_CYCLE
 from runner.policy.schedule import write_rule
 from runner.store.rescue import Rescued
 from tests.conftest import on_sqlite, sqlite_first
@@ -258,7 +257,7 @@ def test_a_rule_that_sentry_cannot_represent_has_no_monitor(rule: str) -> None:
 async def test_a_rescued_task_is_reported_with_its_own_tags(start: Callable[..., Kept]) -> None:
     kept, events = start("each"), Events()
     sentry_sdk.set_tag("number", "of the runner")
-    hooks = Hooks(LIFE_CYCLE, {}, events)
+    hooks = Hooks({}, events)
     values = {"max_attempts": 1, "tenant": "acme", "headers": '{"schedule": "nightly"}', "runner_id": 7}
     events.publish(TasksRescued({17: Rescued("die", "mail", "work", 1, None, **values)}))  # type: ignore[arg-type]
     await hooks.drain(WAIT_SECONDS)

@@ -566,8 +566,7 @@ async def succeeded(harness: Harness) -> int:
     @harness.handler("parent")
     async def parent() -> None: ...
 
-    task = await harness.run("parent")
-    return task
+    return await harness.run("parent")
 
 
 LATE_CALLS = ["late_checkpoint", "late_checkpoint_async", "late_results", "late_results_async"]

@@ -297,7 +297,8 @@ async def test_a_call_without_its_result_is_named(harness: Harness) -> None:
     async def without_await(ctx: Context) -> Any:
         return ctx.call("child", NewTask("child"))
 
-    tasks = await harness.run("plain"), await harness.submit("async")
+    tasks = await harness.submit("plain"), await harness.submit("async")
+    await harness.work()
     assert [((row := await harness.row(task)).state, row.error) for task in tasks] == [
         (
             "succeeded",

@@ -129,7 +129,7 @@ async def test_the_hooks_and_the_log_line_of_a_rescued_task_get_its_values(caplo
     async def again(end: AttemptEnd) -> None:
         ends.append(end)
 
-    hooks, _ = Hooks(LIFE_CYCLE, {}, events), EventLog(events)
+    hooks, _ = Hooks({}, events), EventLog(events)
     trace = "4bf92f3577b34da6a3ce929d0e0e4736"
     headers = json.dumps({"traceparent": f"00-{trace}-00f067aa0ba902b7-01"})
     task = Rescued("rescue", "mail", "work", 1, "k", False, 7, "acme", '["red"]', headers, 999)

@@ -107,6 +107,11 @@ class Operator:
         except TimeoutError:
             raise AssertionError(f"timeout; the screen:\n{self.text}\nnotices:\n{self.notices}") from None
 
+    async def back(self, title: str) -> None:
+        """Press escape, and wait for the screen with a title."""
+        await self.press("escape")
+        await self.until(lambda: self.screen.title == title)
+
     async def sees(self, *texts: str) -> None:
         def shown() -> bool:
             screen = self.painted_text

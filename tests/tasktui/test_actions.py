@@ -770,8 +770,7 @@ async def test_a_confirmation_shows_that_its_task_has_changed_since(
         await database.write(edit, id, None, Changes(priority=9), ANA)
         await confirm(operator)
         await operator.sees("Nothing was changed yet", f"task {id} has changed: it is now waiting", "escape cancels")
-        await operator.press("escape")
-        await operator.until(lambda: operator.screen.title == "Tasks")
+        await operator.back("Tasks")
     assert (await stored(database, id)).state == State.WAITING
 
 

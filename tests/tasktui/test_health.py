@@ -28,8 +28,7 @@ async def test_h_shows_the_health_of_the_database(watch: Watch, database: Databa
     async with watch("runners", NARROW) as operator:
         await operator.press("h")
         await operator.sees(f": {database.dialect.name} ", "latency", "clock skew", "console load", "size")
-        await operator.press("escape")
-        await operator.until(lambda: operator.screen.title == "Runners")
+        await operator.back("Runners")
         await operator.command("health")
         await operator.sees("latency")
 

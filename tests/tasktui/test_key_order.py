@@ -293,8 +293,7 @@ async def test_the_notice_of_a_wait_ends_with_the_wait(
         await operator.sees("Edit waits for the database")
         answers.set()
         await operator.until(lambda: type(operator.screen).__name__ == "EditScreen")
-        await operator.press("escape")
-        await operator.until(lambda: operator.screen.title == "Tasks")
+        await operator.back("Tasks")
         assert "waits for the database" not in operator.text
 
 

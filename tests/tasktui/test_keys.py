@@ -90,8 +90,7 @@ async def test_keys_of_a_failure_group_limit_its_handler_and_open_its_breaker(da
             await operator.press(key)
             await operator.sees(question)
             assert isinstance(operator.screen, ConfirmScreen)
-            await operator.press("escape")
-            await operator.until(lambda: operator.screen.title == "Failures")
+            await operator.back("Failures")
 
 
 @ON_ONE_DATABASE

@@ -692,8 +692,7 @@ async def test_an_empty_database_gets_the_first_steps(database: Database, watch:
         await operator.press("slash", "escape")  # The first one leaves the filter.
         await operator.until(lambda: operator.screen.focused is operator.screen.table)
         assert operator.screen.title == "Tasks"
-        await operator.press("escape")
-        await operator.until(lambda: operator.screen.title == "Overview")
+        await operator.back("Overview")
         await operator.press("2")
         await operator.sees("queue:mail")
         await operator.press("escape")

@@ -158,8 +158,7 @@ async def test_help_lists_keys_commands_and_fields(watch: Watch) -> None:
     async with watch("tasks", (120, 130)) as operator:
         await operator.press("question_mark")
         await operator.sees("Terminate", "Clear marks", ":pause QUEUE", "max_attempts", "LOOK", "GO TO")
-        await operator.press("escape")
-        await operator.until(lambda: operator.screen.title == "Tasks")
+        await operator.back("Tasks")
 
 
 @ON_ONE_DATABASE
@@ -436,8 +435,7 @@ async def test_keys_of_a_task_unfold_it_and_return_and_the_audit_names_a_single_
         await operator.sees("f unfolds")
         await operator.press("f")
         await operator.until(lambda: "f unfolds" not in operator.text)
-        await operator.press("escape")
-        await operator.until(lambda: operator.screen.title == "Tasks")
+        await operator.back("Tasks")
         await operator.press("8")
         await operator.sees("edit")
         await operator.press("t")

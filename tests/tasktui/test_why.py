@@ -40,8 +40,7 @@ async def test_w_explains_the_task_under_the_cursor(database: Database, watch: W
             "2. No live",
             "→ P resume queue mail",
         )
-        await operator.press("escape")
-        await operator.until(lambda: operator.screen.title == "Tasks")
+        await operator.back("Tasks")
 
 
 @pytest.mark.parametrize(
@@ -175,8 +174,7 @@ async def test_escape_goes_back_to_the_screen_and_the_filter_before(database: Da
     async with watch("overview") as operator:
         await operator.command(f"task {id}")
         await operator.sees("waits for")
-        await operator.press("escape")
-        await operator.until(lambda: operator.screen.title == "Overview")
+        await operator.back("Overview")
         await operator.command("tasks state:blocked")
         await operator.sees("state:", "blocked", "1 task")
         await operator.press("w")
@@ -190,8 +188,7 @@ async def test_escape_goes_back_to_the_screen_and_the_filter_before(database: Da
         await operator.until(lambda: operator.screen.pages.filter_text == "state:dead")
         await operator.press("escape")
         await operator.until(lambda: operator.screen.pages.filter_text == "state:blocked")
-        await operator.press("escape")
-        await operator.until(lambda: operator.screen.title == "Overview")
+        await operator.back("Overview")
 
 
 @ON_ONE_DATABASE
@@ -211,8 +208,7 @@ async def test_the_help_of_an_explanation_and_of_the_alerts_lists_their_keys(
         await operator.sees(f"Keys of {title}", label)
         await operator.press("escape")
         await operator.sees(shown)
-        await operator.press("escape")
-        await operator.until(lambda: operator.screen.title == "Overview")
+        await operator.back("Overview")
 
 
 @ON_ONE_DATABASE
@@ -225,18 +221,15 @@ async def test_escape_returns_to_the_screen_of_an_alert_or_an_explanation(databa
         await operator.sees("paused", "enter opens")
         await operator.press("enter")
         await operator.until(lambda: operator.screen.title == "Audit")
-        await operator.press("escape")
-        await operator.until(lambda: operator.screen.title == "Overview")
+        await operator.back("Overview")
         await operator.press("enter")
         await operator.sees("queue:mail")
         await operator.press("exclamation_mark")
         await operator.sees("▸ ✗ No runner is alive")
         await operator.press("enter")
         await operator.until(lambda: operator.screen.title == "Runners")
-        await operator.press("escape")
-        await operator.until(lambda: operator.screen.title == "Tasks")
-        await operator.press("escape")
-        await operator.until(lambda: operator.screen.title == "Overview")
+        await operator.back("Tasks")
+        await operator.back("Overview")
 
 
 @ON_ONE_DATABASE
@@ -249,8 +242,7 @@ async def test_escape_stays_on_a_screen_that_its_key_has_opened(database: Databa
             assert operator.screen.title == title
         await operator.command("runners")
         await operator.until(lambda: operator.screen.title == "Runners")
-        await operator.press("escape")
-        await operator.until(lambda: operator.screen.title == "Overview")
+        await operator.back("Overview")
 
 
 @pytest.mark.slow

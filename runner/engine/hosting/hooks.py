@@ -13,7 +13,7 @@ from runner.engine.events import AttemptsEnded, Events, TasksRescued
 from runner.engine.executing.task_threads import ContainedCall
 from runner.engine.slots import Running, in_context
 from runner.handlers.context import Context
-from runner.handlers.hooks import HOOKS, AttemptEnd, Callback, HookName, InvalidCallback, LifeCycle
+from runner.handlers.hooks import HOOKS, LIFE_CYCLE, AttemptEnd, Callback, HookName, InvalidCallback
 from runner.logs import log_exception
 from runner.model.headers import read_headers
 from runner.model.outcome import HandlerOutcome, Outcome
@@ -107,16 +107,12 @@ class Hooks:
     """Calls registered functions in the background. An exception is logged and changes nothing.
 
     Args:
-        life_cycle: the registered functions.
         values: the open resources by name.
         events: has the ends of attempts.
         pool: runs plain functions; None for threads of its own.
     """
 
-    def __init__(
-        self, life_cycle: LifeCycle, values: Mapping[str, Any], events: Events, pool: Executor | None = None
-    ) -> None:
-        self._life_cycle = life_cycle
+    def __init__(self, values: Mapping[str, Any], events: Events, pool: Executor | None = None) -> None:
         self._values = values
         self.threads = SideThreads("runner-hooks", PARALLEL, pool)
         self._room = asyncio.Semaphore(PARALLEL)
@@ -133,7 +129,7 @@ class Hooks:
     def listens(self, verb: str) -> bool:
         """True if a function wants the ends of attempts with this move."""
         for event in HOOKS.get(verb, ()):  # noqa: SIM110 - a generator costs more than the rest of this call
-            if self._life_cycle.of(event):
+            if LIFE_CYCLE.of(event):
                 return True
         return False
 
@@ -158,7 +154,7 @@ class Hooks:
     def call(self, end: AttemptEnd) -> None:
         """Call the functions for the end of an attempt, without waiting for them."""
         for event in HOOKS.get(end.verb, ()):
-            for callback in self._life_cycle.of(event):
+            for callback in LIFE_CYCLE.of(event):
                 if len(self._calls) >= MOST_PENDING:
                     self._drop(callback)
                     continue
@@ -173,7 +169,7 @@ class Hooks:
 
     async def call_all(self, event: HookName) -> None:
         """Call the functions of a start or a stop, one after the other."""
-        for callback in self._life_cycle.of(event):
+        for callback in LIFE_CYCLE.of(event):
             await self._call(callback)
 
     async def _call(self, callback: Callback, *subject: AttemptEnd) -> None:

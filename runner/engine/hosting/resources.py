@@ -9,7 +9,7 @@ from typing import Any
 from runner.engine.events import Events, HandlersReady
 from runner.engine.hosting.hooks import Hooks, Middleware, SideThreads
 from runner.event_wait import within
-from runner.handlers.hooks import LIFE_CYCLE, LifeCycle
+from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.registry import Handler
 from runner.handlers.resources import RESOURCES, InvalidResource, Resource
 from runner.own_code import is_cancelled
@@ -106,7 +106,6 @@ class RunnerResources:
     Args:
         events: receives that `claimable` has more handlers, and has the ends of attempts for the hooks.
         replacements: objects to use instead of opening the resource with their name.
-        life_cycle: the registered functions.
 
     Raises:
         InvalidResource: a parameter is not a resource, or resources need each other.
@@ -117,21 +116,19 @@ class RunnerResources:
         handlers: Mapping[str, Handler],
         events: Events,
         replacements: Mapping[str, Any] | None = None,
-        life_cycle: LifeCycle = LIFE_CYCLE,
     ) -> None:
         self._handlers = handlers
         self._events = events
-        self._life_cycle = life_cycle
         for handler in handlers.values():
             if "" in handler.resources.values():
                 handler.require()
-        names = {name for handler in handlers.values() for name in _needs(handler)} | life_cycle.needs()
+        names = {name for handler in handlers.values() for name in _needs(handler)} | LIFE_CYCLE.needs()
         self.opened = OpenResources(sorted(names), replacements)
-        self.hooks = Hooks(life_cycle, self.opened.values, events)
-        self.middleware = Middleware(life_cycle.of("around_execute"), self.opened.values)
+        self.hooks = Hooks(self.opened.values, events)
+        self.middleware = Middleware(LIFE_CYCLE.of("around_execute"), self.opened.values)
         self.claimable: dict[str, Handler] = {}
         """The handlers whose resources are open."""
-        self._begins = bool(self.opened.pending or life_cycle.of("on_start") or life_cycle.of("on_stop"))
+        self._begins = bool(self.opened.pending or LIFE_CYCLE.of("on_start") or LIFE_CYCLE.of("on_stop"))
         self._closing = asyncio.Event()
         self._started = False
         self._life: asyncio.Task[None] | None = None

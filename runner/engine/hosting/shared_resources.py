@@ -7,7 +7,6 @@ from runner.engine.events import Events, HandlersReady
 from runner.engine.hosting.hooks import Hooks
 from runner.engine.hosting.resources import CLOSE_LIMIT, RunnerResources
 from runner.engine.slots import SlotsMaker
-from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.registry import Handler
 
 
@@ -48,7 +47,7 @@ class ShardResources(RunnerResources):
         # Not the constructor of the base: all but the hooks is shared.
         self._shared, self._events = shared, events
         self.opened, self.middleware, self.claimable = shared.opened, shared.middleware, shared.claimable
-        self.hooks = Hooks(LIFE_CYCLE, shared.opened.values, events)
+        self.hooks = Hooks(shared.opened.values, events)
 
     @property
     def close_limit(self) -> float:

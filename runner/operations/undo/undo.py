@@ -119,17 +119,14 @@ class UndoPreview:
         return f"{len(self.able)}{'+' if self.more else ''}"
 
 
-async def preview_undo(
-    tx: Transaction, entries: Sequence[int] | None = None, change_group: str = "", cap: int = CAP
-) -> UndoPreview:
+async def preview_undo(tx: Transaction, entries: Sequence[int] | None = None, change_group: str = "") -> UndoPreview:
     """Preview an undo; pauses and runner commands are judged only by the undo itself.
 
     Args:
         entries: the ids of audit entries; None for a change group.
-        cap: maximum number of changes of a group to read.
     """
-    entry_ids = await entries_of_group(tx, change_group, cap + 1) if entries is None else list(entries)
-    changes = await changes_of(tx, entry_ids[:cap])
+    entry_ids = await entries_of_group(tx, change_group, CAP + 1) if entries is None else list(entries)
+    changes = await changes_of(tx, entry_ids[:CAP])
     tasks = await read_tasks(tx, sorted({change.subject for change in changes if change.task_id}), locked=False)
     others = await obstacles(tx, changes)
     conflicts = {
@@ -142,7 +139,7 @@ async def preview_undo(
     held_keys = await key_conflicts(tx, [change.subject for change in eligible])
     conflicts |= {change.id: ANOTHER for change in eligible if change.subject in held_keys}
     able = [id for id, why in conflicts.items() if why is None]
-    return UndoPreview(changes, able, _reasons(conflicts.values()), more=len(entry_ids) > cap)
+    return UndoPreview(changes, able, _reasons(conflicts.values()), more=len(entry_ids) > CAP)
 
 
 def _reasons(conflicts: Iterable[str | None]) -> dict[str, int]:

@@ -252,17 +252,14 @@ MOST_LINKS = 10_000
 """Maximum number of dependencies to follow."""
 
 
-async def dependency_cycles(tx: Transaction, most: int = MOST_CYCLES) -> list[tuple[int, ...]]:
+async def dependency_cycles(tx: Transaction) -> list[tuple[int, ...]]:
     """Find cycles among the oldest blocked tasks and their dependencies.
-
-    Args:
-        most: maximum number of tasks to start from.
 
     Returns:
         The ids of each cycle, lowest first; each task waits for the next, and the last for the first.
     """
     task = tx.tables.task.c
-    blocked = sa.select(task.id).where(is_state(task.state, State.BLOCKED)).order_by(task.id).limit(most)
+    blocked = sa.select(task.id).where(is_state(task.state, State.BLOCKED)).order_by(task.id).limit(MOST_CYCLES)
     level, parents_of, count = [row.id for row in await tx.rows(blocked)], dict[int, list[int]](), 0
     while level and count < MOST_LINKS:
         links = await _links(tx, level, MOST_LINKS - count)

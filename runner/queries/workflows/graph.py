@@ -79,22 +79,16 @@ async def workflow_graph(tx: Transaction, id: int) -> WorkflowGraph:
     return WorkflowGraph(rows[0], tuple(nodes), path, now, rows[0].total > len(nodes))
 
 
-async def graphs_of(
-    tx: Transaction, ids: Sequence[int], most: int = MOST_TASKS
-) -> dict[int, tuple[Sequence[WorkflowNode], tuple[int, ...]]]:
-    """Read the tasks of workflows and their critical paths, by workflow.
-
-    Args:
-        most: maximum number of tasks in total.
-    """
-    found, edges, now = await tx.gather(_tasks(tx, ids, most), _edges(tx, ids, most), clock(tx))
+async def graphs_of(tx: Transaction, ids: Sequence[int]) -> dict[int, tuple[Sequence[WorkflowNode], tuple[int, ...]]]:
+    """Read the tasks of workflows, at most MOST_TASKS, and their critical paths, by workflow."""
+    found, edges, now = await tx.gather(_tasks(tx, ids), _edges(tx, ids), clock(tx))
     by_workflow: dict[int, dict[int, Any]] = defaultdict(dict)
     for task_id, row in found.items():
         by_workflow[row["workflow"]][task_id] = row
     return {workflow: _graph(rows, edges, now) for workflow, rows in by_workflow.items()}
 
 
-async def _tasks(tx: Transaction, ids: Sequence[int], most: int) -> dict[int, Mapping[Any, Any]]:
+async def _tasks(tx: Transaction, ids: Sequence[int]) -> dict[int, Mapping[Any, Any]]:
     found: dict[int, Mapping[Any, Any]] = {}
     statements = []
     for table in (tx.tables.history, tx.tables.task):
@@ -106,10 +100,10 @@ async def _tasks(tx: Transaction, ids: Sequence[int], most: int) -> dict[int, Ma
             key,
             displayed_state(tx.tables, table).label("shown"),
         ]
-        statements.append(_members(tx, table, ids, columns).limit(most))
+        statements.append(_members(tx, table, ids, columns).limit(MOST_TASKS))
     for result in await tx.gather(*map(tx.execute, statements)):
         found |= {row["id"]: row for row in result.mappings().all()}
-    return {id: found[id] for id in sorted(found)[:most]}
+    return {id: found[id] for id in sorted(found)[:MOST_TASKS]}
 
 
 class _Edge(NamedTuple):
@@ -119,13 +113,13 @@ class _Edge(NamedTuple):
     open: bool
 
 
-async def _edges(tx: Transaction, ids: Sequence[int], most: int) -> dict[int, list[_Edge]]:
+async def _edges(tx: Transaction, ids: Sequence[int]) -> dict[int, list[_Edge]]:
     """Read the dependencies of the tasks of workflows, beside the tasks, which would cost another round trip."""
     names = ("id", "task_id", "parent_id", "parent_handler", "parent_key", "satisfied_at")
     edges: dict[int, list[_Edge]] = defaultdict(list)
     statements = []
     for table in (tx.tables.history, tx.tables.task):
-        tasks = _members(tx, table, ids, [table.c.id]).limit(most).subquery("member")
+        tasks = _members(tx, table, ids, [table.c.id]).limit(MOST_TASKS).subquery("member")
         own = tx.tables.dependency.c
         each = sa.select(*(own[name] for name in names)).where(own.task_id == tasks.c.id).offset(NO_JOIN)
         joined, match = tx.dialect.for_each(tasks, each.correlate(tasks), tx.tables.dependency)

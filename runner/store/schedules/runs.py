@@ -271,11 +271,8 @@ def _names(text: str) -> frozenset[str]:
         return frozenset()
 
 
-async def abandon_rounds(tx: Transaction, limit: int = 1_000) -> list[int]:
-    """Cancel the waiting tasks of runners that no longer exist: no other runner claims them.
-
-    Args:
-        limit: maximum number of tasks.
+async def abandon_rounds(tx: Transaction) -> list[int]:
+    """Cancel the waiting tasks of runners that no longer exist, at most 1,000: no other runner claims them.
 
     Returns:
         The ids of the cancelled tasks.
@@ -284,7 +281,7 @@ async def abandon_rounds(tx: Transaction, limit: int = 1_000) -> list[int]:
     in_runner_queue = (task.c.queue >= RUNNER_QUEUE) & (task.c.queue < AFTER_QUEUES)
     waiting = is_state(task.c.state, State.WAITING) & in_runner_queue  # a range of the index of the claims
     owner: sa.ColumnElement[str] = sa.literal_column(f"'{RUNNER_QUEUE}'") + sa.cast(runner.c.id, sa.Text)
-    orphans = sa.select(task.c.id).where(waiting, ~sa.exists().where(owner == task.c.queue)).limit(limit)
+    orphans = sa.select(task.c.id).where(waiting, ~sa.exists().where(owner == task.c.queue)).limit(1_000)
     ids = [row.id for row in await tx.rows(orphans)]
     await terminate(tx, dict.fromkeys(ids, "its runner no longer exists"))
     return ids
