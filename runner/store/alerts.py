@@ -30,8 +30,8 @@ class AlertChanges(NamedTuple):
     """The alerts whose notices this evaluation sends.
 
     Args:
-        fired: those that began, or whose silence has ended.
-        resolved: those that are over, and sent a notice when they began.
+        fired: began, or had a silence that has ended.
+        resolved: are over, and sent a notice when they began.
     """
 
     fired: list[AlertRecord]
@@ -55,7 +55,7 @@ async def claim_evaluation(tx: Transaction, every: float) -> bool:
 async def record_alerts(tx: Transaction, alerts: Sequence[Alert], at: datetime, every: float) -> AlertChanges:
     """Store the current alerts, and decide which notices are sent.
 
-    Each decision is one statement whose condition is the state before it: of two evaluations at once, one sends.
+    Each decision is one statement whose condition is the state before it: of two simultaneous evaluations, one sends.
 
     Args:
         tx: a writing transaction; two or three statements are executed while nothing fires.

@@ -60,7 +60,7 @@ class WhyScreen(AnswerScreen[RelatedView | RemedyKey | None]):
         return why_lines(answer, width, self._view)
 
     def topic(self) -> str:
-        """Return the title, which fits a task that has started meanwhile."""
+        """Return the title, which fits a task that has started since."""
         task = self._answer.task if isinstance(self._answer, Why) else None
         if task is None or not (task.state.final or task.state is State.RUNNING):
             return self._topic
@@ -253,7 +253,7 @@ def _key_parts(keys: Sequence[RemedyKey]) -> list[tuple[str, str]]:
 
 
 def task_keys(answer: Why) -> Sequence[RemedyKey]:
-    """The keys of the remedies of a task: those that let it start, then the advice of each cause."""
+    """The keys of the remedies of a task: the ways to let it start, then the advice of each cause."""
     advice = [*(remedy.commands for remedy in answer.remedies), *(cause.advice for cause in answer.causes)]
     return [key for each in advice for key in remedy_keys(each, answer.task)]
 

@@ -56,7 +56,7 @@ class _Call(NamedTuple):
     """A call of the Context.
 
     Args:
-        number: position among the steps of the handler's own asyncio task or thread; None elsewhere.
+        number: position among the steps of the handler's own asyncio task or thread; None in another one.
         function: qualified name of the function; None without one.
     """
 
@@ -145,7 +145,7 @@ class DurableSteps:
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         return f"{', '.join(names[:MOST_NAMED])}{more}" if names else None
 
-    # What each of them does
+    # The forms of a step
 
     async def _on_loop(self, run: "_Run") -> Any:
         call, given = run.call, run.given
@@ -333,7 +333,7 @@ class DurableSteps:
 
     @contextmanager
     def _inside(self, call: _Call) -> "Iterator[None]":
-        """Run the function of a step: a sleep elsewhere in the handler ends the attempt after it."""
+        """Run the function of a step: a sleep in another part of the handler ends the attempt after it."""
         token = _IN_STEP.set(call.name)
         try:
             with self._busy():

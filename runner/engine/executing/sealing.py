@@ -84,7 +84,7 @@ class Sealing:
 
 
 async def _ended(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for the end of a coroutine, whatever cancels this one: the body has ended, and its outcome counts."""
+    """Wait for the end of a coroutine, even if this one is cancelled: the body has ended, and its outcome counts."""
     job = asyncio.ensure_future(work)
     while not job.done():
         with suppress(asyncio.CancelledError):

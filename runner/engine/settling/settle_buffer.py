@@ -83,7 +83,7 @@ class SettleBuffer:
         self._text = 0
         """Characters of the results and errors of the items."""
         self._ready = asyncio.Event()
-        """Set when the items are to be written."""
+        """Set when the time to write the items has come."""
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -154,7 +154,7 @@ class SettleBuffer:
         self.before_write(batch)
         try:
             await self._write(batch)
-        except asyncio.CancelledError:  # `run` may start again; what was written is settled by its fence
+        except asyncio.CancelledError:  # `run` may start again; the fence settles the part that was written
             self._items[:0] = batch
             self._text += _text_of(batch)
             self._ready.set()
