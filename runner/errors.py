@@ -1,5 +1,6 @@
 """The errors of this project: each docstring is the message."""
 
+from functools import partial
 from inspect import cleandoc
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -15,16 +16,12 @@ class RunnerError(Exception):
         super().__init__(_sentence(" ".join(cleandoc(type(self).__doc__ or "").split()).format(**fields)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _revive, (type(self), self.fields)
+        return partial(type(self), **self.fields), ()
 
 
 def _sentence(text: str) -> str:
     """Remove the full stop after a message that already ends with one or with a question mark."""
     return text[:-1] if text.endswith(("..", "?.")) and not text.endswith("...") else text
-
-
-def _revive(kind: type[RunnerError], fields: dict[str, Any]) -> RunnerError:
-    return kind(**fields)
 
 
 class ArchiveFailed(RunnerError):

@@ -63,9 +63,6 @@ def _group(alerts: Sequence[Alert]) -> Alert:
     return alerts[0]._replace(subject="", title=title, text=text, advice=advice)
 
 
-log = logging.getLogger("runner.alerts")
-
-
 class Evaluation:
     """The evaluations of one runner. All runners try, and one succeeds in each period.
 

@@ -1,6 +1,5 @@
 """ForcedEnd: ends a process that does not end by itself."""
 
-import contextlib
 import logging
 import os
 import select
@@ -57,7 +56,7 @@ class ForcedEnd:
         os.close(self._writer)
 
     def _send(self, command: bytes) -> None:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.write(self._writer, command)
 
     def _run(self) -> None:

@@ -28,22 +28,22 @@ class SharedPool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._members: dict[str, _Shared] = {}
+        self._members: dict[str, ShardSlots] = {}
         self._turn = 0
         self._offers = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def enter(self, shard: str, member: "_Shared") -> None:
+    def enter(self, shard: str, member: "ShardSlots") -> None:
         """Add the slots of a shard, in place of those of an earlier runner of it."""
         self._members[shard] = member
 
-    def share(self, shard: str, member: "_Shared") -> int:
+    def share(self, shard: str, member: "ShardSlots") -> int:
         """Return the number of slots that a shard may use now."""
         uses = {name: each.use for name, each in self._members.items()}
         reserve = 1 if self.size >= FEW * len(uses) else 0
         return slot_share(self.size, shard, uses | {shard: member.use}, reserve)
 
-    def is_full(self, member: "_Shared") -> bool:
+    def is_full(self, member: "ShardSlots") -> bool:
         """True if a shard may take no slot now. Most answers need no shares of all shards."""
         in_use = claiming = 0
         for each in self._members.values():
@@ -82,8 +82,8 @@ class SharedPool:
                 member.on_room()
 
 
-class _Shared(Slots):
-    """What the slots of a shard have in common: their number depends on the other shards."""
+class ShardSlots(Slots):
+    """The slots of a shard for async handlers or for plain functions. Their number depends on the other shards."""
 
     def __init__(self, shard: str, name: str, pool: SharedPool, ahead: int) -> None:
         self._shard, self._pool = shard, pool
@@ -167,11 +167,7 @@ class _Shared(Slots):
         self._pool.offer()
 
 
-class ShardSlots(_Shared):
-    """The slots of a shard for async handlers or for plain functions."""
-
-
-class ShardProcessSlots(_Shared, ProcessSlots):
+class ShardProcessSlots(ShardSlots, ProcessSlots):
     """The slots of a shard for process handlers."""
 
 
@@ -205,5 +201,5 @@ def take_part(
         on_room: called when a slot is free that the shard may take.
     """
     for slots in in_flight.pools:
-        if isinstance(slots, _Shared):
+        if isinstance(slots, ShardSlots):
             slots.may_claim, slots.may_start, slots.on_room = may_claim, may_start, on_room
