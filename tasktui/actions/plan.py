@@ -194,7 +194,8 @@ def plan_rows(plan: ActionPlan, database: str, width: int, _answer: str, *, low:
     if selected:
         skipped = sum(plan.skipped.values())
         shares = [(number / selected, str(shown)) for shown, number in plan.states.items()]
-        rows += [BLANK, gauge([*shares, (skipped / selected, "cancelled")], width), _legend(plan.states, skipped)]
+        legend = _legend(plan.states, skipped, f"of the first {selected:,}" if count.more else "")
+        rows += [BLANK, gauge([*shares, (skipped / selected, "cancelled")], width), legend]
     rows += [*_gap(low=low), _queues(plan.groups)]
     for index, (why, number) in enumerate(plan.skipped.items()):
         label = "Skipped" if index == 0 else ""
@@ -210,14 +211,16 @@ def _gap(*, low: bool) -> list[Row]:
     return [] if low else [BLANK]
 
 
-def _legend(states: Mapping[Shown, int], skipped: int) -> Row:
-    """The numbers of the bar, in its order."""
+def _legend(states: Mapping[Shown, int], skipped: int, bound: str) -> Row:
+    """The numbers of the bar, in its order, and the tasks that were counted if there are more."""
     parts: list[Part] = []
     for shown, number in states.items():
         cell = state(shown)
         sign, _, word = cell.text.partition(" ")
         parts += [(f"{sign} ", cell.style), (f"{number:,}", "strong"), (f" {word}   ", "muted")]
-    return [*parts, ("⊘ ", "cancelled"), (f"{skipped:,}", "strong"), (" skipped", "muted")] if skipped else parts
+    if skipped:
+        parts += [("⊘ ", "cancelled"), (f"{skipped:,}", "strong"), (" skipped   ", "muted")]
+    return [*parts, (bound, "faint")]
 
 
 def _queues(groups: Mapping[tuple[Shown, str], int]) -> Row:

@@ -221,6 +221,14 @@ def test_a_plan_warns_of_last_attempts() -> None:
     )
 
 
+def test_the_figures_of_a_capped_plan_are_of_its_first_tasks() -> None:
+    made = plan(ACTIONS["retry"], [row(1, Shown.DEAD), row(2, Shown.DEAD)])
+    shown = (
+        plain(plan_rows(replace(made, eligible=Count(2, more)), "here", 80, "", low=False)) for more in (False, True)
+    )
+    assert ["2 dead   of the first 2" in text for text in shown] == [False, True]
+
+
 def test_a_plan_names_its_obstacles_in_full() -> None:
     sentence = "The breaker of payments.charge is open: its tasks wait for the next probe."
     made = replace(plan(ACTIONS["retry"], [row(1, Shown.DEAD)]), obstacles=(sentence,))
