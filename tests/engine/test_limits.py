@@ -349,6 +349,10 @@ async def test_counts_continue_from_the_last_one_while_surveys_are_slow(harness:
     assert await claim(slow=True) == 1
     claims._count_at = 0.0
     assert await claim(slow=True, number=5) == 2
+    (last,) = claims._last.values()
+    claims._last = {("queue", "of last week"): last._replace(taken_at=last.taken_at - 60)}
+    assert await claim(slow=True) == 0
+    assert [*claims._last] == [("queue", "mail")]
     assert await claim(slow=False) == 0
     assert claims._last is None
 

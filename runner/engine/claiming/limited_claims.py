@@ -184,7 +184,8 @@ class LimitedClaims:
         result = await self._database.write(claim_limited, who, request, self._defaults, limit, starts)
         self._counts = result.counts
         if self._last is not None:
-            self._last |= result.last
+            counts = {**self._last, **result.last}
+            self._last = {limit: each for limit, each in counts.items() if each.is_recent(now)}
         self._walks = {lane: most for lane, most in self._walks.items() if lane in schedule.due} | result.walks
         await self._report_locked(self._pause_busy(lanes, result))
         self._with_tenants |= dict.fromkeys(result.others, now + LOOK_AGAIN)
