@@ -21,6 +21,7 @@ from runner.policy.lanes import RUNNER_QUEUE
 from runner.policy.polling import Pace
 from runner.store.claim.plain import claim
 from tests.engine.harness import Harness, at_work, until
+from tests.store.table import change
 from tests.triggers import TEXT, accept, refuse
 
 
@@ -232,6 +233,25 @@ async def test_a_schedule_whose_rows_the_database_refuses_stops_no_other(
         await until(lambda: has_error(harness, schedule))
         await accept(harness.database, "task_schedule")
         await until(lambda: ticked("bad"))
+
+
+async def test_a_schedule_whose_plan_the_database_refused_is_planned_later(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    await add(harness, id="bad", handler="work", rule="every 1s")
+    await change(harness.database, sa.text("UPDATE task_schedule SET next_at = NULL"))
+    await refuse(harness.database, "UPDATE", "task_schedule", when="NEW.next_at IS NOT NULL")
+    async with harness.running():
+        await until(lambda: "schedule bad cannot run" in caplog.text)
+        await accept(harness.database, "task_schedule")
+        await until(lambda: _has_ticked(harness))
+
+
+async def _has_ticked(harness: Harness) -> bool:
+    return bool(await harness.rows(sa.select(harness.database.tables.tick.c.schedule)))
 
 
 async def has_error(harness: Harness, schedule: Any) -> bool:

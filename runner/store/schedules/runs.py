@@ -103,9 +103,13 @@ async def due_schedule_ids(tx: Transaction, limit: int, without: Collection[str]
 
 
 async def record_error(tx: Transaction, id: str, error: str) -> None:
-    """Record the reason why the ticks of a schedule fail; its next tick clears it."""
-    schedule = tx.tables.schedule
-    await tx.execute(sa.update(schedule).where(schedule.c.id == id).values(error=error))
+    """Record the reason why the ticks of a schedule fail; its next tick clears it.
+
+    Without a next tick nothing would clear it: an unplanned schedule with an error is not tried again.
+    """
+    row = tx.tables.schedule.c
+    planned = (row.id == id) & row.next_at.is_not(None)
+    await tx.execute(sa.update(tx.tables.schedule).where(planned).values(error=error))
 
 
 @lru_cache
