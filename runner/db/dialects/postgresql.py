@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 MAX_NAME = 63
 """Maximum bytes of a name in PostgreSQL."""
 
-PREPARE_AFTER = 5
-"""Executions of a statement on a connection before it is prepared: a short command prepares nothing."""
+PREPARE_AFTER = 1
+"""Executions of a statement on a connection before it is prepared: a short command prepares little."""
 
 SESSION = {
     "plan_cache_mode": "force_generic_plan",
@@ -343,7 +343,7 @@ class PostgreSQL:
         return direct
 
     async def keep_plans(self, connection: Any) -> bool:
-        """Prepare statements from their sixth execution, with one plan for all parameters."""
+        """Prepare statements from their second execution, with one plan for all parameters."""
         cursor = await connection.execute(KEEP_PLANS, (connection.info.backend_pid,))
         if direct := bool(await cursor.fetchall()):
             from runner.db.loop_statements import LoopStatements
