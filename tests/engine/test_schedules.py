@@ -250,6 +250,29 @@ async def test_a_schedule_whose_plan_the_database_refused_is_planned_later(
         await until(lambda: _has_ticked(harness))
 
 
+@pytest.mark.both_databases
+async def test_a_schedule_has_no_error_while_the_server_refuses_all_of_them(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    if not harness.database.dialect.is_server:
+        pytest.skip("SQLite reports a fault of the disk as such")
+
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    await add(harness, id="bad", handler="work", rule="every 1s")
+    body = "BEGIN PERFORM pg_read_file('/no/such/file'); RETURN NEW; END"  # a real SQLSTATE of class 58
+    await change(harness.database, sa.text(f"CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS $${body}$$"))
+    trigger = "CREATE TRIGGER broken BEFORE INSERT ON task FOR EACH ROW EXECUTE FUNCTION broken()"
+    await change(harness.database, sa.text(trigger))
+    schedule = harness.database.tables.schedule.c
+    async with harness.running():
+        await until(lambda: caplog.text.count("schedule bad cannot run: 58P01") == 2)
+        assert [row.error for row in await harness.rows(sa.select(schedule.error))] == [None]
+        await change(harness.database, sa.text("DROP TRIGGER broken ON task"))
+        await until(lambda: _has_ticked(harness))
+
+
 async def _has_ticked(harness: Harness) -> bool:
     return bool(await harness.rows(sa.select(harness.database.tables.tick.c.schedule)))
 

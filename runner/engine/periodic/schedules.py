@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from runner.db.database import Database
-from runner.db.errors import row_fault
+from runner.db.errors import is_server_fault, row_fault
 from runner.db.halves import write_in_halves
 from runner.engine.events import Events, TasksSubmitted
 from runner.errors import CodecFailed, DatabaseRefused, DatabaseUnavailable, InvalidInput, KeyMissing, StoreError
@@ -151,12 +151,12 @@ class Scheduler:
         except StoreError as error:
             if row_fault(error) is None:
                 raise
-            ticked = await self._tick_in_parts(without)
+            ticked = await self._tick_in_parts(without, may_be_general=is_server_fault(error))
         for each in ticked:
             self._refused.pop(each.schedule, None)
         return ticked
 
-    async def _tick_in_parts(self, without: Collection[str]) -> list[Ticked]:
+    async def _tick_in_parts(self, without: Collection[str], *, may_be_general: bool) -> list[Ticked]:
         ticked: list[Ticked] = []
         faults: dict[str, RowFault] = {}
 
@@ -170,6 +170,8 @@ class Scheduler:
             retry.pause = min(LONGEST_PAUSE, 2 * retry.pause)
             retry.at = time.monotonic() + retry.pause
             log.error("schedule %s cannot run: %s; next try in %.0f s", one_line(id), one_line(fault.fact), retry.pause)
+            if may_be_general and not ticked:
+                continue  # e.g. the disk is full: no edit of a schedule corrects it
             with suppress(StoreError):
                 await self._database.write(record_error, id, one_line(fault.fact))
         return ticked
