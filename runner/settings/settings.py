@@ -256,8 +256,8 @@ class Settings(BaseSettings):
     )
     settle_batch_size: Count = Field(default=1_000, description="number of outcomes that are written without a wait")
     settle_interval: Delay = Field(
-        default=timedelta(milliseconds=15),
-        description="maximum wait of outcomes for others; a third of it for single ones, and while a task may wait",
+        default=timedelta(milliseconds=20),
+        description="maximum wait of outcomes for others; a quarter of it for single ones, and while a task may wait",
     )
     notify: bool = Field(
         default=True, description="submits wake runners, and ends callers; on SQLite, Linux reports changes of the file"

@@ -121,14 +121,14 @@ async def test_the_runner_claims_no_more_while_much_text_is_buffered(runner: Run
 @pytest.mark.both_databases
 async def test_outcomes_wait_longer_after_several_unless_something_waits_for_them(runner: Runner) -> None:
     batches = Batches(runner, linger=10_000.0)
-    full = 1.0 if runner.database.dialect.is_server else 0.33  # a settle of SQLite does not see dependencies
+    full = 1.0 if runner.database.dialect.is_server else 0.25  # a settle of SQLite does not see dependencies
     waits = [await batches.wait_of(2), await batches.wait_of(2), await batches.wait_of(1)]
-    assert waits == [0.33, full, full]
-    assert await batches.wait_of(2) == 0.33  # one ended before
-    assert [await batches.wait_of(2, makes_room=True), await batches.wait_of(2)] == [full, 0.33]
+    assert waits == [0.25, full, full]
+    assert await batches.wait_of(2) == 0.25  # one ended before
+    assert [await batches.wait_of(2, makes_room=True), await batches.wait_of(2)] == [full, 0.25]
     parent = await runner.database.write(submit, NewTask("work"))
     await runner.database.write(submit, NewTask("work", after=(DependsOn(parent),)))
-    assert [await batches.wait_of(2), await batches.wait_of(2)] == [full, 0.33]
+    assert [await batches.wait_of(2), await batches.wait_of(2)] == [full, 0.25]
 
 
 async def test_a_written_batch_leaves_nothing(runner: Runner) -> None:

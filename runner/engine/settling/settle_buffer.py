@@ -43,8 +43,8 @@ BATCH_TEXT = 3 * 2**18
 """Characters of the results and errors of a batch. The driver copies a batch several times, and each connection of
 PostgreSQL keeps a buffer of a power of two for its largest one: 1 MB with the other values of the rows."""
 
-BRIEFLY = 3
-"""Outcomes wait for a third of the interval if the last one was alone, or if a task may wait for them."""
+BRIEFLY = 4
+"""Outcomes wait for a quarter of the interval if the last one was alone, or if a task may wait for them."""
 
 MOST_NAMED = 20
 """Maximum number of stuck rows that are named when a runner ends."""
@@ -58,7 +58,7 @@ class SettleBuffer:
 
     Args:
         size: batch size that triggers a write immediately.
-        linger: maximum wait for more settlements in seconds. It is a third after a single one, and while a task may
+        linger: maximum wait for more settlements in seconds. It is a quarter after a single one, and while a task may
             wait for them.
         on_settled: called with each batch and its result.
         watch: deletes succeeded tasks to which nothing refers, without a row in the history; None keeps a row of all.
