@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from runner.engine.claiming import scans
 from runner.engine.claiming import survey as surveying
 from runner.policy import lanes as policy
 from runner.policy.positions import LanePosition
@@ -48,7 +49,8 @@ async def test_a_runner_works_through_many_queues_a_part_at_a_time(
     async def work(priority: int) -> None:
         order.append(priority)
 
-    monkeypatch.setattr(surveying, "MANY", SURVEYED)
+    for module in (scans, surveying):
+        monkeypatch.setattr(module, "MANY", SURVEYED)
     monkeypatch.setattr(policy, "CLAIMED", CLAIMED)
     tasks = [
         await harness.submit("work", {"priority": priority}, queue=f"q{number}", priority=priority)

@@ -91,15 +91,22 @@ def tasks_of(result: LimitedClaim) -> list[int]:
 
 @pytest.fixture
 def round_trips(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Counts the round trips of statements that have no cursor of psycopg."""
+    """Counts the round trips of statements that have no cursor of psycopg, without those that prepare one."""
     counter = Counter[str]()
-    answered = LoopStatements._answered
+    answered, prepared = LoopStatements._answered, LoopStatements._prepared
 
     def counted(statements: LoopStatements) -> "asyncio.Future[Any]":
         counter["all"] += 1
         return answered(statements)
 
+    async def uncounted(statements: LoopStatements, *statement: Any) -> bytes | None:
+        before = counter["all"]
+        name = await prepared(statements, *statement)
+        counter["all"] = before
+        return name
+
     monkeypatch.setattr(LoopStatements, "_answered", counted)
+    monkeypatch.setattr(LoopStatements, "_prepared", uncounted)
     return counter
 
 
@@ -486,7 +493,7 @@ class TestTenants:
         round_trips.clear()
         tour = await database.read(visit, lane, "b", 50, None, positions)
         assert ([each.tenant for each in tour.visits], tour.complete) == (["z", "a"], True)
-        assert round_trips["all"] == 1 + 5 + 1, "the begin, 100 known tenants each, and the first ones"
+        assert round_trips["all"] == 5 + 1, "100 known tenants each, and the first ones"
 
     @pytest.mark.both_databases
     async def test_a_claim_starts_at_the_position_of_each_tenant(self, database: Database, runner: Runner) -> None:
