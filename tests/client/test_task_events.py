@@ -270,6 +270,7 @@ async def test_a_cancelled_task_ends_its_events(database: Database, runner: Runn
     assert (await follower.end())[-1] == "cancelled 1"
 
 
+@pytest.mark.slow
 async def test_changes_of_operators_are_events(database: Database, runner: Runner) -> None:
     id = await put(database, delay=3600, max_attempts=1)
     follower, expected = Follower(id), ["waiting 0"]

@@ -250,6 +250,7 @@ async def test_a_schedule_whose_plan_the_database_refused_is_planned_later(
         await until(lambda: _has_ticked(harness))
 
 
+@pytest.mark.slow
 @pytest.mark.both_databases
 async def test_a_schedule_has_no_error_while_the_server_refuses_all_of_them(
     harness: Harness, caplog: pytest.LogCaptureFixture

@@ -134,6 +134,7 @@ def test_a_connection_has_a_figure_only_if_the_figure_matters(ping: Ping | None,
     assert plain([first_line(lost, 100)]).endswith("◌ lost   14:02:31")
 
 
+@pytest.mark.slow
 @ON_ONE_DATABASE
 async def test_the_heading_shows_the_age_of_old_data(watch: Watch) -> None:
     async with watch("overview") as operator:

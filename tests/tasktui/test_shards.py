@@ -228,6 +228,7 @@ async def test_a_key_acts_in_the_shard_of_the_row_and_on_marks_in_each_shard(pro
             assert len(entries) == number
 
 
+@pytest.mark.slow
 async def test_a_queue_is_paused_and_limited_in_each_of_its_shards(profile: Sharded) -> None:
     async with filled(profile) as databases, console_of(profile) as operator:
         await operator.sees(" total ")
@@ -289,6 +290,7 @@ async def test_a_cause_in_several_shards_is_one_group_and_is_retried_in_each(pro
         await operator.sees_notice("Retry: 2 changed")
 
 
+@pytest.mark.slow
 async def test_runners_and_failures_without_a_shard_are_partial(profile: Sharded) -> None:
     file = Path(profile.urls["us"].removeprefix("sqlite:///"))
     async with filled(profile) as databases, console_of(profile, NARROW) as operator:
@@ -303,6 +305,7 @@ async def test_runners_and_failures_without_a_shard_are_partial(profile: Sharded
         await operator.until(lambda: "unknown" not in operator.text)
 
 
+@pytest.mark.slow
 async def test_all_matches_of_all_shards_are_changed_and_a_silent_shard_is_named(
     profile: Sharded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +329,7 @@ async def test_all_matches_of_all_shards_are_changed_and_a_silent_shard_is_named
         file.with_suffix(".away").rename(file)
 
 
+@pytest.mark.slow
 async def test_a_locked_shard_is_not_changed_and_write_opens_all(profile: Sharded) -> None:
     async with filled(profile), console_of(profile) as operator:
         await operator.sees(" total ")
