@@ -33,7 +33,7 @@ async def test_the_first_alert_is_silenced_by_key_and_its_silence_ends(database:
         await operator.press("escape", "8")
         await operator.sees("no-runner", "operation 1")
         await operator.press("Z")
-        await operator.sees("silenced why   none, now the host moves")
+        await operator.sees("silence reason none, now the host moves")
         await operator.press("escape", "1")
         await operator.sees("‖ No runner is alive")
         await operator.press("Q")
