@@ -19,7 +19,7 @@ from runner.engine.forced_end import ForcedEnd, exit_now
 from runner.engine.hosting.event_loop import EventLoopBroken, HiddenTasks, require_unpatched, run_contained
 from runner.engine.hosting.process_state import ProcessState, StateGuard
 from runner.engine.lease.watchdog import EVERY, LONGEST_BLOCK, KeeperProcess
-from runner.engine.resource_meter import return_large_blocks
+from runner.engine.periodic.garbage_collection import return_large_blocks
 from runner.engine.runner import LAST_WRITES, Engine
 from runner.engine.slots import InFlight, Running
 from runner.engine.worker import INTERRUPT

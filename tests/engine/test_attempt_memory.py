@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from runner import AttemptEnd, Context, around_execute, on_failure
-from runner.engine import resource_meter
 from runner.engine.executing.attempt_error import clear_frames
-from runner.engine.resource_meter import GarbageCollection
+from runner.engine.periodic import garbage_collection
+from runner.engine.periodic.garbage_collection import GarbageCollection
 from runner.logs import HumanLines, JsonLines
 from runner.model.text_limits import ERROR_LIMIT
 from tests.conftest import on_sqlite
@@ -248,7 +248,7 @@ async def test_texts_of_outcomes_that_wait_and_of_log_lines_are_cut(
 
 def test_free_memory_returns_before_the_next_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, returned = [100 * 2**20], list[int]()
-    monkeypatch.setattr(resource_meter, "return_memory", lambda: returned.append(memory[0] // 2**20))
+    monkeypatch.setattr(garbage_collection, "return_memory", lambda: returned.append(memory[0] // 2**20))
     collection = GarbageCollection(lambda: memory[0])
     collections = gc.get_stats()[2]["collections"]
     for size in (105, 107, 110, 114):
