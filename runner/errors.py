@@ -143,7 +143,7 @@ class NotConfirmed(RunnerError):
 
 
 class CountChanged(RunnerError):
-    """{found} tasks would change now, not {confirmed}; nothing was changed. Check the tasks again with --dry-run."""
+    """The number of tasks is {found} now, not {confirmed}; nothing was changed. Check them again with --dry-run."""
 
     exit_code = 6
 

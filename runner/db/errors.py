@@ -123,6 +123,9 @@ _GONE = (
     "disk I/O error: the disk of the file does not answer, or its file system is damaged. Repair and mount it, run "
     "PRAGMA integrity_check on the file, then start the runner again"
 )
+DAMAGED = "database disk image is malformed", "file is not a database"
+"""The messages of SQLite about a file that has no database, or a broken one."""
+
 _DAMAGED = "Stop all programs that use the file, then restore a backup or recover the data: sqlite3 FILE .recover"
 
 _NO_TLS = (
@@ -141,8 +144,7 @@ ADVICE = {
     "due to statement timeout": "Another transaction may hold a lock, or the query reads too much: retry or narrow it",
     "due to lock timeout": "Another transaction holds the lock of a row: end it, and retry",
     "permission denied for": "Run `runner migrate --roles` for the required roles",
-    "database disk image is malformed": _DAMAGED,
-    "file is not a database": _DAMAGED,
+    **dict.fromkeys(DAMAGED, _DAMAGED),
     "no such table": INCOMPLETE,
     "disk I/O error": "Check its disk, the permissions of its folder and the quota of the user",
 }
@@ -394,6 +396,8 @@ def translate(error: BaseException, url: str) -> StoreError | None:
         return None
     original = _original(error)
     why = _sentences(_text(original)).rstrip(" .?!") or type(original).__name__  # the message continues after it
+    if (fact := next((each for each in DAMAGED if each in why), None)) and url.startswith(SQLITE):
+        why = why.replace(fact, f"{fact} ({url.removeprefix(SQLITE)})", 1)
     if any(sign in why for sign in SQLITE_AGAIN) and _kinds(original) & {"OperationalError"}:
         holder = writer_of(url.removeprefix(SQLITE))
         return DatabaseLocked(url=url, why=f"{why}, held by {holder}" if holder else why)

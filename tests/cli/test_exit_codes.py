@@ -61,6 +61,15 @@ def test_an_error_cannot_write_to_the_terminal(capsys: pytest.CaptureFixture[str
 
 
 @on_sqlite
+def test_a_file_that_is_no_database_is_named(cli: Call, tmp_path: Path) -> None:
+    file = tmp_path / "passwd"
+    file.write_text("root:x:0:0\n" * 100)
+    result = cli("tasks", "--url", f"sqlite:///{file}")
+    assert result.err.count("\n") == 1
+    assert f"file is not a database ({file}). Stop all programs" in result.err
+
+
+@on_sqlite
 @pytest.mark.parametrize(
     ("words", "fact", "step"),
     [
