@@ -401,18 +401,21 @@ async def test_all_unfinished_runs_are_replaced(database: Database, runner: Runn
 
 
 @pytest.mark.both_databases
+@pytest.mark.parametrize("is_requested", [False, True], ids=["tick", "tick and run now"])
 async def test_a_tick_replaces_a_part_of_many_runs_and_submits_its_own_after_the_last_part(
-    database: Database, monkeypatch: pytest.MonkeyPatch
+    database: Database, monkeypatch: pytest.MonkeyPatch, is_requested: bool
 ) -> None:
     monkeypatch.setattr("runner.store.schedules.runs.MOST_REPLACED", MOST_KEPT)
     runs = await queued(database, 3 * MOST_KEPT + 2)
+    if is_requested:
+        await request(database)
     submitted, left = list[int](), []
     while not submitted:
         assert (await database.read(next_tick)).due
         submitted = await tasks_of(database)
         left.append(sum([await live(database, id) is not None for id in runs]))
     assert left == [MOST_KEPT + 2, 2, 0]
-    assert len(submitted) == 1
+    assert len(submitted) == 1 + is_requested
 
 
 @on_postgresql
