@@ -71,6 +71,14 @@ def functions(source: str) -> list[Function]:
     return [node for node in ast.walk(parsed(source)) if isinstance(node, Function)]
 
 
+def repeated_constants(module: Path) -> list[str]:
+    """The constants to which a module assigns twice: every function sees the last value, also those above it."""
+    nodes = [node for node in parsed(module.read_text()).body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    targets = [target for node in nodes for target in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    names = Counter(name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+    return [f"{module.relative_to(PROJECT)}: {name}" for name, number in names.items() if number > 1]
+
+
 def may_be_long(source: str, limit: int) -> bool:
     """True if a function is followed by enough lines before the next definition that is not within it."""
     begun: list[tuple[int, int]] = []  # indentations and first lines of functions
@@ -179,6 +187,10 @@ def test_the_lock_file_names_only_the_public_index() -> None:
 
 def test_a_class_name_is_used_once() -> None:
     assert {name: places for name, places in class_names().items() if len(places) > 1} == {}
+
+
+def test_a_module_gives_a_name_to_one_constant_only() -> None:
+    assert [each for module in modules(*PACKAGES) for each in repeated_constants(module)] == []
 
 
 def test_the_pages_name_every_logger() -> None:

@@ -449,7 +449,7 @@ def runner_value(tables: Tables, runner_id: sa.ColumnElement[Any], name: Literal
     return sa.func.coalesce(of_live, of_ended).label(name)
 
 
-MOST = 100
+MOST_LOST = 100
 """Lost runners that are read, the latest ones."""
 
 
@@ -477,7 +477,7 @@ async def lost_runners(tx: Transaction, since: datetime) -> list[LostRunner]:
     ended = tx.tables.ended_runner.c
     columns = readable(tx, (ended.host, ended.pid, ended.ended_at, ended.tasks))
     statement = sa.select(*columns).where(ended.ended_at >= since, ended.lost)
-    rows = await tx.rows(statement.order_by(ended.ended_at.desc()).limit(MOST))
+    rows = await tx.rows(statement.order_by(ended.ended_at.desc()).limit(MOST_LOST))
     return [
         LostRunner(as_text(row.host), as_int(row.pid), at, as_int(row.tasks))
         for row in rows

@@ -447,6 +447,11 @@ class TestFailures:
 
 
 class TestRunners:
+    async def test_more_than_a_hundred_runners_are_listed(self, database: Database) -> None:
+        for pid in range(101):
+            await add_runner(database, pid=pid)
+        assert len(await database.read(runners)) == 101
+
     async def test_runners_are_listed_with_their_tasks(self, database: Database) -> None:
         alive = await add_runner(database, lease=30, handlers='["a", "b", 3]', capacity=8, running=1, command="drain")
         lost_id = await add_runner(database, lease=-9, host="a-first")
