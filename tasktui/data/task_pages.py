@@ -198,6 +198,7 @@ class TaskPages:
         self._needs_page = False
         self._goal = 0
         self._load_count = 0
+        self._turn = 0
         self._newest: Mapping[str, int | None] = {}
         self._reads = ShardReads[Any]()
         self._counts = TtlCache[Count | None](COUNT_EVERY)
@@ -250,11 +251,17 @@ class TaskPages:
         self._goal, self._needs_page = 0, False
 
     async def read(self, session: Session, ids: tuple[int, ...]) -> Loaded | More | Refreshed:
-        """Load the first page, read the next page, or refresh tasks."""
+        """Load the first page, read the next page, or refresh tasks.
+
+        Args:
+            ids: the tasks to refresh; the others follow in turn, because the list counts the states of all its tasks.
+        """
         if self.needs_load:
             return await self._first_page(session)
         if self._needs_page and self.listing.next:
             return await self._next_page(session, self.listing.next)
+        ids = tuple(dict.fromkeys((*ids, *self.listing.ids[self._turn : self._turn + PAGE])))
+        self._turn = self._turn + PAGE if self._turn + PAGE < len(self.listing.ids) else 0
         snapshot = await self._refreshed(session, ids)
         return replace(snapshot, matching=None if snapshot.silent else await self._matching(session))
 

@@ -265,11 +265,12 @@ def time_field(listing: Listing) -> SortField:
 
 def states(listing: Listing, width: int) -> Row:
     """The states of the loaded tasks as one bar with their counts."""
-    counts = Counter(task.shown for task in listing.tasks.values())
+    tasks = [task for id, task in listing.tasks.items() if id not in listing.missing]
+    counts = Counter(task.shown for task in tasks)
     total = sum(counts.values())
     if not total or listing.at is None:
         return BLANK
-    dead = [task for task in listing.tasks.values() if task.shown is Shown.DEAD]
+    dead = [task for task in tasks if task.shown is Shown.DEAD]
     new = sum(is_new(task.finished_at, listing.at) for task in dead)
     ordered = counts.most_common()
     roles = {shown: str(shown) for shown in counts} | {Shown.SUCCEEDED: "line"}

@@ -191,6 +191,23 @@ async def test_a_task_that_was_pruned_is_shown_as_gone(database: Database, watch
 
 
 @ON_ONE_DATABASE
+async def test_the_bar_of_the_states_follows_tasks_out_of_sight(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_pages, "PAGE", 60)
+    async with database.writing() as tx:
+        await tx.execute(sa.insert(tx.tables.task), [{"id": id, "handler": "h"} for id in range(1, 61)])
+    async with watch("tasks") as operator:
+        await operator.sees("60 tasks", "60 ready")
+        assert {1, 2, 3}.isdisjoint(operator.screen.table.visible_keys)
+        for id in (1, 2, 3):
+            await remove(database, id)
+        await add_past(database, 1)
+        await add_past(database, 2, State.DEAD)
+        await operator.sees("57 ready", "1 dead", "1 succeeded")
+
+
+@ON_ONE_DATABASE
 async def test_a_filter_is_typed_applied_and_judged(database: Database, watch: Watch) -> None:
     await add_live(database, queue="mail", key="this-one")
     await add_live(database, queue="other", key="that-one")
