@@ -341,7 +341,7 @@ class RowLocked(DatabaseRefused):
 
 
 class LockNotReleased(DatabaseRefused):
-    """Nothing was changed: {why}. {remedy}, then retry."""
+    """{effect}: {why}. {remedy}, then retry."""
 
     exit_code = 13
 

@@ -58,7 +58,9 @@ Work: TypeAlias = Callable[[Transaction], Awaitable[T]]
 """A verb with its arguments."""
 
 READ_LOCK_SECONDS = 5.0
-"""Longest wait of a reading transaction for a lock of PostgreSQL: only a lock of a whole table stops readers."""
+"""Longest wait of a reading transaction for a lock of PostgreSQL: only a lock of a whole table stops readers.
+
+It ends by half of the deadline of a statement, whose error names no lock."""
 
 
 class Database:
@@ -229,15 +231,17 @@ class Database:
             on_answer: called after each round trip to a server with its seconds.
 
         Raises:
-            LockNotReleased: another transaction holds a lock of a whole table for longer than READ_LOCK_SECONDS.
+            LockNotReleased: another transaction holds a lock of a whole table for longer than READ_LOCK_SECONDS, or
+                half of the deadline.
         """
+        locks = READ_LOCK_SECONDS if deadline is None else min(READ_LOCK_SECONDS, deadline / 2)
         async with (
-            self._holder_named(),
+            self._holder_named("The database cannot be read"),
             self._translated(),
             await self._reader.connect() as connection,
             connection.begin(),
             self._travelling(connection, on_answer) as trips,
-            within_deadline(connection, deadline, READ_LOCK_SECONDS, trips),
+            within_deadline(connection, deadline, locks, trips),
         ):
             with interruptible(connection, self._interrupts):
                 yield Transaction(connection, self.tables, self.dialect, round_trips=trips, reads=True)
@@ -329,7 +333,7 @@ class Database:
                 return await shielded(_retried(partial(self._write_file, writer, run)))
             stage: Stage = "commit" if needs is Needs.PREPARED else "statement"
             return await shielded(_retried(partial(self._prepared, verb, needs, run, stage)))
-        async with self._holder_named():
+        async with self._holder_named("Nothing was changed"):
             return await shielded(_retried(partial(_in_block, self.writing, run)))
 
     async def _prepared(self, verb: object, needs: Needs, run: Work[T], stage: Stage, progress: TransactionStage) -> T:
@@ -359,16 +363,16 @@ class Database:
             return await self._statements.run(verb, work)
 
     @asynccontextmanager
-    async def _holder_named(self) -> AsyncIterator[None]:
-        """Name the session that holds a lock for which a statement in the block waited in vain."""
+    async def _holder_named(self, effect: str) -> AsyncIterator[None]:
+        """Name the session that holds a lock for which a statement in the block waited in vain, and the effect."""
         try:
             yield
         except DatabaseRefused as error:
             if isinstance(error, RowLocked | LockNotReleased) or not is_lock_timeout(error):
                 raise
-            raise await self._with_holder(error) from error.__cause__
+            raise await self._with_holder(error, effect) from error.__cause__
 
-    async def _with_holder(self, error: DatabaseRefused) -> DatabaseRefused:
+    async def _with_holder(self, error: DatabaseRefused, effect: str) -> DatabaseRefused:
         """The error with the lock and the session that holds it; unchanged if it is released."""
         lock = None
         with suppress(StoreError):
@@ -376,9 +380,8 @@ class Database:
         if lock is None:
             return error
         advice = lock_advice(lock.session)
-        return LockNotReleased(
-            why=f"{fact_of(error.__cause__ or error)}: {lock_text(lock)}", remedy=f"{advice[:1].upper()}{advice[1:]}"
-        )
+        why = f"{fact_of(error.__cause__ or error)}: {lock_text(lock)}"
+        return LockNotReleased(effect=effect, why=why, remedy=f"{advice[:1].upper()}{advice[1:]}")
 
     async def _write_file(self, writer: FileWriter, run: Work[T], progress: TransactionStage) -> T:
         async with self._translated():

@@ -96,8 +96,8 @@ HIGH = 30
 SHORTEST_TITLE = 5
 """Cells of a title that is cut."""
 
-MOST_LINES = 4
-"""Maximum number of lines of an error."""
+LEAST_LINES, SHARE_OF_ROWS = 4, 4
+"""Lines of an error that every screen has room for, and the share of a high screen: one quarter."""
 
 
 class Heading(Canvas):
@@ -116,17 +116,17 @@ class Heading(Canvas):
 
     def show(self, status: Status) -> None:
         """Show a status."""
-        width = self.app.size.width
+        width, height = self.app.size
         tabs = tab_parts(status, width)
         self._titles = _places(tabs, status, width)
         rows = [first_line(status, width), second_line(status, width)]
         if width >= RULED:
             rows.append(third_line(status, width))
         if status.databases:
-            rows += [databases_line(status.databases, width), *[BLANK] * (databases_height(self.app.size.height) - 1)]
+            rows += [databases_line(status.databases, width), *[BLANK] * (databases_height(height) - 1)]
         if status.work:
             rows.append(fit([("▌", "accent"), (fitted(f" {line(status.work)}", width - 1), "strong on raised")], width))
-        for text in _wrapped(status.trouble, width):
+        for text in wrapped(status.trouble, width, height):
             rows.append([("▌", "dead"), (fitted(f" {text}", width - 1), "bold dead on tint_dead")])
         self.draw(rows)
 
@@ -137,10 +137,11 @@ class Heading(Canvas):
                 self.post_message(self.Chosen(title))
 
 
-def _wrapped(trouble: str, width: int) -> list[str]:
-    """Wrap an error and keep its end, which has the advice."""
-    text = f"! {line(trouble, MOST_LINES * width)}" if trouble else ""
-    return wrap(text, max(10, width - 3), subsequent_indent="  ", max_lines=MOST_LINES, placeholder=" …")
+def wrapped(trouble: str, width: int, height: int) -> list[str]:
+    """The lines of an error. A high screen has room for its end, which has the advice."""
+    most = max(LEAST_LINES, height // SHARE_OF_ROWS)
+    text = f"! {line(trouble, most * width)}" if trouble else ""
+    return wrap(text, max(10, width - 3), subsequent_indent="  ", max_lines=most, placeholder=" …")
 
 
 def milliseconds(skew: timedelta) -> str:

@@ -30,7 +30,8 @@ def test_why_names_the_session_that_locks_a_table(cli: Call, store: Store, migra
         pid = holder.info.backend_pid
     assert explained.code == Exit.LOCKED
     text = " ".join(explained.err.split())
-    assert f"55P03 canceling statement due to lock timeout: table {table} is locked" in text
+    fact = f"55P03 canceling statement due to lock timeout: table {table} is locked"
+    assert text.startswith(f"runner: The database cannot be read: {fact}")
     assert f"process {pid} (alter, " in text
     assert f"pg_terminate_backend({pid})" in text
     assert cli("why", task).code == Exit.OK

@@ -17,7 +17,7 @@ from tasktui.dialogs.health import Vitals, health_lines
 from tasktui.render.rows import plain
 from tasktui.session.cache import TtlCache
 from tasktui.session.session import Session
-from tasktui.shell.heading import Status, first_line, milliseconds
+from tasktui.shell.heading import Status, first_line, milliseconds, wrapped
 from tests.store.rows import add_attempt, add_live, add_runner, ahead
 from tests.tasktui.conftest import NARROW, ON_ONE_DATABASE, WIDE, Watch
 
@@ -197,3 +197,12 @@ async def test_the_screen_behind_a_dialog_goes_on_reading(watch: Watch) -> None:
         screen.feed.hurry()
         await operator.until(lambda: screen.feed.read_at != before)
         assert operator.screen is not screen
+
+
+def test_eighty_columns_have_room_for_the_advice_about_a_lock() -> None:
+    session = "process 24284 (alembic-deploy, user postgres, active, transaction open for 26s, last statement: END)"
+    fact = f"55P03 canceling statement due to lock timeout: table task is locked in mode AccessExclusiveLock, {session}"
+    error = f"data is 19s old: The database cannot be read: {fact}. End that transaction, then retry."
+    lines = wrapped(error, *NARROW)
+    assert lines[-1].endswith("then retry.")
+    assert len(wrapped(error * 9, 40, 10)) == 4

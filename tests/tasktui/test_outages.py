@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 
@@ -115,6 +116,23 @@ async def test_a_console_allows_changes_once_its_standby_is_a_primary(
     async with watch("tasks", barrier=STANDBY) as operator:  # opened before the promotion
         await operator.sees_notice("promoted from standby to primary: changes are now allowed")
         await operator.until(lambda: "READ-ONLY" not in operator.text)
+
+
+@on_postgresql
+async def test_the_heading_names_the_session_that_locks_the_tasks(
+    database: Database, migrated_url: str, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "DEADLINE", 0.6)
+    await add_live(database)
+    async with watch("tasks") as operator:
+        await operator.sees("○ ready")
+        with psycopg.connect(migrated_url, application_name="alter") as holder:
+            holder.execute("LOCK TABLE task IN ACCESS EXCLUSIVE MODE")
+            held = "The database cannot be read: 55P03 canceling statement due to lock timeout: table task is locked"
+            by = f"by process {holder.info.backend_pid} (alter, user "
+            await operator.until(lambda: all(text in unwrapped(operator.text) for text in (held, by, "open for")))
+            assert f"run SELECT pg_terminate_backend({holder.info.backend_pid})" in unwrapped(operator.text)
+        await operator.until(lambda: "is locked" not in operator.text)
 
 
 async def test_a_console_of_the_next_release_says_to_migrate_and_then_starts(
