@@ -22,6 +22,7 @@ from runner.cli.stack import StackDocument, show_stack
 from runner.cli.stats import paused_line
 from runner.db.database import Database
 from runner.errors import InvalidInput
+from runner.handlers.parameters import attempt_options
 from runner.model.step import error_of
 from runner.operations.audit_log import reveal as record_reveal
 from runner.operations.results import local_actor
@@ -159,10 +160,12 @@ def _refuse_combinations(*, log: bool, stack: bool, of_log: bool, reason: str | 
 
 async def _read(database: Database, settings: Settings, id: int) -> TaskDetail:
     detail = await database.read(read_detail, id)
-    if detail.retry is not None or not settings.handlers:
+    handler = load_handlers(settings).get(detail.task.handler) if settings.handlers else None
+    if handler is None:
         return detail
-    handler = load_handlers(settings).get(detail.task.handler)
-    return await database.read(read_detail, id, handler.defaults.retry or settings.retry) if handler else detail
+    limit = settings.timeout.total_seconds() if settings.timeout else 0.0
+    attempts = attempt_options(handler, settings.retry, settings.max_attempts, limit)
+    return await database.read(read_detail, id, attempts)
 
 
 def _print(detail: TaskDetail, reveal: bool) -> None:

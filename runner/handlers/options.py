@@ -342,3 +342,7 @@ def read_options(
             values = call_options if option.default == "call" else fields
             values[name] = option.convert(value) if option.convert else value
     return fields, general._replace(**call_options)
+
+
+FROM_SETTINGS = "from_settings"
+"""Key of the names of the stored options of attempts that are settings of the runner, not options of the handler."""

@@ -18,6 +18,7 @@ from pydantic.errors import PydanticUserError
 from runner.errors import InvalidHandler, InvalidInput, InvalidPayload, RunnerError
 from runner.handlers.dependencies import DECLARED, stored_declared
 from runner.handlers.option_values import Clock
+from runner.handlers.options import FROM_SETTINGS
 from runner.handlers.registry import Handler
 from runner.handlers.signature import OPEN
 from runner.text.redact import is_secret
@@ -72,21 +73,32 @@ def _signature_text(
     if call_options.after:
         options[DECLARED] = stored_declared(call_options.after)
     derived = [name for name, value in call_options._asdict().items() if value is not None]
-    defaults = handler.defaults
-    attempts: dict[str, object] = {
-        "retry": defaults.retry or retry,
-        "max_attempts": defaults.max_attempts or max_attempts,
-    }
-    own = timeout if defaults.timeout is None else defaults.timeout
-    attempts["timeout"] = NO_TIMEOUT if own == inf else own
-    if defaults.chunk is not None:
-        attempts |= {"chunk": defaults.chunk.size, "chunk_wait": defaults.chunk.wait}
+    attempts = attempt_options(handler, retry, max_attempts, timeout)
     # A form cannot use a default that JSON cannot hold.
     sealing = {} if codec is None else {"codec": codec}
     return json.dumps(
         {"parameters": schema, "options": options, "derived": derived, "attempts": attempts, **sealing},
         default=lambda value: getattr(value, "value", None),
     )
+
+
+def attempt_options(
+    handler: Handler, retry: str | None, max_attempts: int | None, timeout: float | None
+) -> dict[str, object]:
+    """Return the options of attempts that hold for a handler, and the names of those that are settings of the runner.
+
+    Args:
+        retry, max_attempts, timeout: the settings; see `stored_signatures`.
+    """
+    defaults = handler.defaults
+    own = {"retry": defaults.retry, "max_attempts": defaults.max_attempts, "timeout": defaults.timeout}
+    settings = {"retry": retry, "max_attempts": max_attempts, "timeout": timeout}
+    options: dict[str, object] = {name: settings[name] if value is None else value for name, value in own.items()}
+    if defaults.timeout == inf:
+        options["timeout"] = NO_TIMEOUT
+    if defaults.chunk is not None:
+        options |= {"chunk": defaults.chunk.size, "chunk_wait": defaults.chunk.wait}
+    return options | {FROM_SETTINGS: [name for name, value in own.items() if value is None]}
 
 
 class Kind(Enum):

@@ -108,7 +108,7 @@ def _unchanged(name: str, detail: TaskDetail, zone: tzinfo) -> str:
     if _value(name, detail) is not None or name == "key":
         return f"unchanged{used}"
     in_force = _of_handler(name, detail)
-    return f"{in_force}, from the handler{used}" if in_force else f"the handler's own{used}"
+    return f"{in_force}, from {detail.source(name)}{used}" if in_force else f"the handler's own{used}"
 
 
 def _of_handler(name: str, detail: TaskDetail) -> str:
@@ -136,7 +136,8 @@ def _changed(name: str, value: Any, detail: TaskDetail, zone: tzinfo) -> str:
         return count_noun(number, "difference") if number else "reformatted"
     is_own = before is not None or name not in ("max_attempts", "retry", "timeout")
     of_handler = _of_handler(name, detail)
-    was = f"was {_format(before) if is_own else f'{of_handler}, from the handler' if of_handler else OWN}"
+    in_force = f"{of_handler}, from {detail.source(name)}" if of_handler else OWN
+    was = f"was {_format(before) if is_own else in_force}"
     if name == "max_attempts":
         used = 0 if requeues(detail) else task.attempt
         return f"{was}; {used} used" + (f", {value - used} left" if value is not None else "")

@@ -171,8 +171,9 @@ def attempts(detail: TaskDetail, zone: tzinfo, width: int) -> list[Row]:
     names = max(10, min(longest + 1, width // 6))
     legend = LEGEND + names
     span, room = _span_of(detail, failed, planned, zone), width - legend - 7
-    own = f"retry plan of the handler{f': {line(detail.handler_retry, 40)}' if detail.handler_retry else ''}"
-    plan = f"retry plan {line(detail.retry)}" if detail.retry else own
+    own, source = line(detail.handler_retry, 40) if detail.handler_retry else "", detail.source("retry")
+    of_handler = f"retry plan {own}, from {source}" if own else f"retry plan of {source}"
+    plan = f"retry plan {line(detail.retry)}" if detail.retry else of_handler
     bars = [*_failed(detail, failed, span, room), *_latest(detail, failed, span, room)]
     bars += _planned(detail, planned, span, room)
     rows = [[*start, *fit(cut_middle([(name, "muted")], names - 1), names), *rest] for start, name, rest in bars]

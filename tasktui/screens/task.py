@@ -379,7 +379,8 @@ def _moment(moment: datetime, at: datetime, zone: tzinfo) -> str:
 
 def _brief_facts(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
     task, at = detail.task, detail.at
-    own = f", handler's plan {line(detail.handler_retry, 30)}" if detail.handler_retry else ""
+    source = detail.source("retry")
+    own = f", plan {line(detail.handler_retry, 30)} from {source}" if detail.handler_retry else ""
     plan = f", plan {line(detail.retry, 30)}" if detail.retry else own
     yield "key", line(task.key, 60) if task.key else ""
     yield "queue", f"{line(task.queue, 30)}, priority {task.priority}, bucket {detail.bucket}"

@@ -257,6 +257,9 @@ def test_the_next_runs_follow_the_plan_of_a_loaded_handler(call: Call, tmp_path:
     assert len(call("show", 1, "--json").document["next_runs"]) == 1
     first, second = json.loads(program("show", 1, "--json", "-H", "own_handlers").stdout)["next_runs"]
     assert datetime.fromisoformat(second) - datetime.fromisoformat(first) == timedelta(minutes=7)
+    values = program("show", 1, "-H", "own_handlers").stdout
+    assert "7m, from the handler" in values
+    assert "15m, from the settings" in values
 
 
 @on_sqlite

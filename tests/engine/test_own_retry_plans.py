@@ -69,7 +69,7 @@ async def test_explanations_name_the_code_of_a_plan(harness: Harness, plan: str,
     assert text in [cause.text for cause in answer.causes]
     assert text in "\n".join(each.plain for each in why_lines(answer, 200))
     detail = await harness.database.read(task_detail, id)
-    assert dict(task_fields(detail, UTC))["retry plan"] == f"{title}, the handler's own"
+    assert dict(task_fields(detail, UTC))["retry plan"] == f"{title}, from the handler"
     assert any(f"(retried, by retry plan {title})" in event.text for event in timeline(detail))
 
 
@@ -142,3 +142,20 @@ async def test_a_part_that_fails_stops_the_runner(harness: Harness, error: BaseE
     await runner._guard("a part", begin)
     assert runner.stopping
     await runner.database.dispose()
+
+
+async def test_a_task_names_the_source_of_its_plan_and_of_its_timeout(harness: Harness) -> None:
+    async def work() -> None: ...
+
+    harness.handler("own", retry="1h", timeout=30)(work)
+    harness.handler("bare")(work)
+    await harness.work(retry="9s", timeout="2m")
+    values = []
+    for name in ("own", "bare"):
+        detail = await harness.database.read(task_detail, await harness.submit(name))
+        fields = dict(task_fields(detail, UTC))
+        values.append((fields["retry plan"], fields["timeout"]))
+    assert values == [
+        ("1h, from the handler", "30s, from the handler"),
+        ("9s, from the settings", "2m, from the settings"),
+    ]

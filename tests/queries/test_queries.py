@@ -362,7 +362,7 @@ class TestStory:
         plan = await add_live(database, max_attempts=3, run_at=ahead(60))
         assert (await database.read(task_detail, free)).next_runs == ()
         assert len((await database.read(task_detail, plan)).next_runs) == 1
-        assert len((await database.read(task_detail, plan, default_retry="5m")).next_runs) == 3
+        assert len((await database.read(task_detail, plan, {"retry": "5m"})).next_runs) == 3
 
     async def test_an_unreadable_plan_breaks_nothing(self, database: Database) -> None:
         id = await add_live(database, max_attempts=3, retry="whenever", run_at=FAR)

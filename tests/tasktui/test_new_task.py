@@ -90,13 +90,13 @@ async def test_task_and_edit_name_the_plan_of_the_handler(
     fresh = await add_live(database, handler.name)
     async with watch("task", size, task_id=fresh) as operator:
         await operator.press("E")
-        await operator.sees(f"Edit task {fresh}", "7, from the handler; 0 used", "1m30s, from the handler")
+        await operator.sees(f"Edit task {fresh}", "7, from the settings; 0 used", "1m30s, from the settings")
     task_id = await add_live(database, handler.name, state="waiting", attempt=1, max_attempts=3)
     unknown = await add_live(database, "old.job", state="waiting", attempt=1, max_attempts=3)
     for id in (task_id, unknown):
         await add_attempt(database, id, started_at=ahead(-2), ended_at=ahead(-1))
     for id, task, edit in (
-        (task_id, "plan of the handler: 2m,8m", "2m,8m, from the handler"),
+        (task_id, "retry plan 2m,8m, from the handler", "2m,8m, from the handler"),
         (unknown, "retry plan of the handler", "the handler's own"),
     ):
         async with watch("task", size, task_id=id) as operator:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidRetryPlan, TaskNotFound
-from runner.handlers.options import TASK_OPTIONS
+from runner.handlers.options import FROM_SETTINGS, TASK_OPTIONS
 from runner.model.stuck_row import StuckRow
 from runner.model.task import Scope, State
 from runner.policy.breaker import OpenBreaker
@@ -139,11 +139,11 @@ class TaskDetail:
         steps: its last steps, in the order in which they were written.
         signals: the last signals for it.
         options: the task options without a field here or in `task`, by column.
-        handler_retry: the handler's retry plan, for a task without its own; None if the task has one, or it is unknown.
-        handler_max_attempts: the maximum of attempts of the handler, for a task without its own; None if the task has
-            one, or it is unknown.
-        handler_timeout: the handler's timeout in seconds, for a task without its own, 0 if it has none; None if the
-            task has one, or it is unknown.
+        handler_retry: the retry plan of the handler or of the settings of its runners, for a task without its own; None
+            if the task has one, or it is unknown.
+        handler_max_attempts: the same for the maximum of attempts.
+        handler_timeout: the same for the timeout in seconds; 0 if there is none.
+        from_settings: those of "retry", "max_attempts" and "timeout" that the handler leaves to the settings.
         chunk: the maximum number of tasks in a chunk of the handler; None without chunks.
         chunk_wait: seconds for which a chunk waits for more tasks after its first one; None without chunks.
         same_key: the newest other tasks of its handler with its key.
@@ -184,6 +184,7 @@ class TaskDetail:
     handler_retry: str | None = None
     handler_max_attempts: int | None = None
     handler_timeout: float | None = None
+    from_settings: tuple[str, ...] = ()
     chunk: int | None = None
     chunk_wait: float | None = None
     pid: int | None = None
@@ -204,6 +205,10 @@ class TaskDetail:
             return None
         return next((step for step in self.steps if step.done_at is None and step.signal is not None), None)
 
+    def source(self, option: str) -> str:
+        """Name the source of an option of attempts that the task does not set."""
+        return "the settings" if option in self.from_settings else "the handler"
+
     @property
     def suspicion(self) -> str:
         """The sentence about a task that is suspected of killing its runners; empty for other tasks."""
@@ -217,11 +222,11 @@ OTHER_OPTIONS = tuple(option.column for option in TASK_OPTIONS if option.column 
 """Columns of the task options that have no field in TaskDetail or TaskRow."""
 
 
-async def task_detail(tx: Transaction, id: int, default_retry: str | None = None) -> TaskDetail:
+async def task_detail(tx: Transaction, id: int, attempts: Mapping[str, Any] | None = None) -> TaskDetail:
     """Read all details of a task.
 
     Args:
-        default_retry: the handler's retry plan, for a task without its own; None for the one that runners stored last.
+        attempts: the options of attempts of its handler, see `attempt_options`; None for those that runners stored.
 
     Raises:
         TaskNotFound: neither the live table nor the history has a task with this id.
@@ -235,17 +240,18 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         dependency_progress(tx, id),
     )
     task, retry, timeout = from_row(TaskRow, row), text(row["retry"]), number(row["timeout"])
-    attempts, progress, checkpoints, log, steps, signals = notes
+    failed, progress, checkpoints, log, steps, signals = notes
     state, key = task.state, text(row["unique_key"])
-    stored, opened, executor, unique, tree, (same_key, workflow) = await tx.gather(
-        _stored_attempts(tx, task.handler),
+    options, opened, executor, unique, tree, (same_key, workflow) = await tx.gather(
+        _stored_attempts(tx, task.handler) if attempts is None else _nothing(),
         breakers(tx, task.handler, only_open=True) if state is State.WAITING else _nothing(),
         runner_of(tx, task.runner_id) if state is State.RUNNING else _nothing(),
         unique_key(tx, id, task.handler, key) if key is not None else _nothing(),
         dependency_tree(tx, task, progress_of_parents),
         tx.gather(same_key_tasks(tx, task), workflow_name(tx, row["workflow"])),
     )
-    handler_retry = None if retry is not None else default_retry or _readable_retry(stored.get("retry"))
+    stored = options or attempts or {}
+    handler_retry = None if retry is not None else _readable_retry(stored.get("retry"))
     return from_row(
         TaskDetail,
         row,
@@ -253,7 +259,7 @@ async def task_detail(tx: Transaction, id: int, default_retry: str | None = None
         retry=retry,
         handler_retry=handler_retry,
         **_of_handler(stored, task.max_attempts, timeout),
-        attempts=tuple(attempts),
+        attempts=tuple(failed),
         audit=tuple(reversed(changes)),
         next_runs=forecast(task, retry or handler_retry, now),
         runner=executor,
@@ -316,6 +322,7 @@ def _of_handler(stored: Mapping[str, Any], own_most: int | None, own_timeout: fl
         "handler_timeout": float(limit) if isinstance(limit, int | float) and own_timeout is None else None,
         "chunk": size if isinstance(size, int) else None,
         "chunk_wait": float(wait) if isinstance(wait, int | float) else None,
+        "from_settings": tuple(map(str, settings)) if isinstance(settings := stored.get(FROM_SETTINGS), list) else (),
     }
 
 
@@ -414,15 +421,11 @@ def _rest(detail: TaskDetail) -> Iterator[tuple[str, object]]:
     yield "runner", task.runner_id and f"{task.runner_id} ({process_name(task.host, detail.pid)}){beat}"
     if runner is not None and runner.memory is not None:
         yield "its process", f"CPU {round((runner.cpu or 0) * 100)} %, memory {formatting.size(runner.memory)}"
-    own = detail.handler_retry
-    yield "retry plan", title_of(detail.retry) if detail.retry else own and f"{title_of(own)}, the handler's own"
-    limit = detail.handler_timeout or None
-    yield (
-        "timeout",
-        formatting.age(detail.timeout)
-        if detail.timeout is not None
-        else limit and f"{formatting.age(limit)}, the handler's own",
-    )
+    own, limit = detail.handler_retry, detail.handler_timeout or None
+    own_plan = own and f"{title_of(own)}, from {detail.source('retry')}"
+    yield "retry plan", title_of(detail.retry) if detail.retry else own_plan
+    own_limit = limit and f"{formatting.age(limit)}, from {detail.source('timeout')}"
+    yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else own_limit
     chunk_wait = "" if detail.chunk_wait is None else f", {formatting.duration(detail.chunk_wait)} after the first one"
     yield "chunk", detail.chunk and f"up to {count_noun(detail.chunk, 'task')}{chunk_wait}"
     yield "tags", ", ".join(detail.tags)
