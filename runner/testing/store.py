@@ -5,20 +5,23 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 
 import sqlalchemy as sa
 
 from runner.client.client import replace
 from runner.client.commit import Template
 from runner.client.database_client import Client
+from runner.client.handler import TaskHandler
+from runner.client.results import TaskHandle
 from runner.db.database import Database
 from runner.db.transaction import Transaction
 from runner.errors import WouldBlock
+from runner.handlers.keyring import Keyring, Use
 from runner.handlers.registry import REGISTRY, Handler
 from runner.handlers.resources import Resource
 from runner.model.duration import parse_duration
@@ -71,15 +74,16 @@ class TestClient(Client):
         await self._drain()
 
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class StoredTask:
+class StoredTask(Generic[R]):
     """A task of the store.
 
     Args:
-        id: task id.
+        id: task id, as the handle of the task.
         handler: handler name.
         queue: queue name.
         key: business key.
@@ -88,11 +92,11 @@ class StoredTask:
         attempt: attempts used.
         error: last error.
         payload: arguments.
-        result: return value of the handler.
+        result: return value of the handler, as JSON has it; `id.result()` has its type.
         headers: headers by name.
     """
 
-    id: int
+    id: TaskHandle[R]
     handler: str
     queue: str
     key: str | None
@@ -170,10 +174,21 @@ class TaskStore:
         seconds = parse_duration(delay).total_seconds()
         self._door.run(lambda database: database.write(advance, seconds)).result()
 
-    def tasks(self, handler: Handler | str | None = None) -> list[StoredTask]:
-        """Return the tasks of a handler, or all, live and finished, in the order of submission."""
+    @overload
+    def tasks(self, handler: TaskHandler[..., Any, R]) -> list[StoredTask[R]]: ...
+
+    @overload
+    def tasks(self, handler: str | None = None) -> list[StoredTask[Any]]: ...
+
+    def tasks(self, handler: Handler | str | None = None) -> list[StoredTask[Any]]:
+        """Return the tasks of a handler, or all, live and finished, in the order of submission.
+
+        Raises:
+            KeyMissing, Undecodable: the settings have no key for an encrypted task, or the key does not fit.
+        """
         name = handler.name if isinstance(handler, Handler) else handler
-        return self._door.run(lambda database: database.read(_tasks, name)).result()
+        rows = self._door.run(lambda database: database.read(_tasks, name)).result()
+        return [_stored_task(row, self._door.sealing.keyring) for row in rows]
 
     @contextmanager
     def inline(self) -> Iterator[None]:
@@ -229,21 +244,31 @@ async def _nothing(_: Database) -> None:
     """Opening the database is enough."""
 
 
-async def _tasks(tx: Transaction, handler: str | None) -> list[StoredTask]:
+OPENED: tuple[Use, ...] = ("payload", "result")
+"""Values that a handler with a codec encrypts."""
+
+
+async def _tasks(tx: Transaction, handler: str | None) -> list[Any]:
     live, history = tx.tables.task, tx.tables.history
-    tasks = [*await _read(tx, live, sa.null(), handler), *await _read(tx, history, history.c.result, handler)]
-    return sorted(tasks, key=lambda task: task.id)
+    rows = [*await _read(tx, live, sa.null(), handler), *await _read(tx, history, history.c.result, handler)]
+    return sorted(rows, key=lambda row: row.id)
 
 
-async def _read(tx: Transaction, table: sa.Table, result: Any, handler: str | None) -> list[StoredTask]:
-    names = ("id", "handler", "queue", "key", "state", "run_at", "attempt", "error", "headers", "payload")
+async def _read(tx: Transaction, table: sa.Table, result: Any, handler: str | None) -> Sequence[Any]:
+    columns = [table.c[field.name] for field in fields(StoredTask) if field.name != "result"]
     condition = sa.true() if handler is None else table.c.handler == handler
-    rows = await tx.rows(sa.select(*(table.c[name] for name in names), result).where(condition))
-    return [_stored_task(row) for row in rows]
+    return await tx.rows(sa.select(*columns, result.label("result")).where(condition))
 
 
-def _stored_task(row: Any) -> StoredTask:
-    *plain, headers, payload, result = row
-    texts = json.loads(payload), None if result is None else json.loads(result)
-    values: list[Any] = [*plain, *texts, read_headers(headers)]
-    return StoredTask(*values)
+def _stored_task(row: Any, keyring: Keyring) -> StoredTask[Any]:
+    payload, result = (keyring.opened(getattr(row, use), row.handler, use) or "null" for use in OPENED)
+    return StoredTask(
+        **row._asdict()
+        | {
+            "id": TaskHandle(row.id),
+            "error": row.error and keyring.open_text(row.error, row.handler),
+            "payload": json.loads(payload),
+            "result": json.loads(result),
+            "headers": read_headers(row.headers),
+        }
+    )

@@ -11,13 +11,15 @@ import sqlalchemy as sa
 
 from runner import Context, DependsOn, Retry, TaskHandler, connect, disconnect, handler, injected, resource
 from runner.client.client import connected_settings, get_client
-from runner.errors import InvalidHandler, InvalidPayload, UnknownHandler, WouldBlock
+from runner.errors import InvalidHandler, InvalidPayload, KeyMissing, UnknownHandler, WouldBlock
 from runner.handlers.resources import RESOURCES
 from runner.logs import TaskFilter
 from runner.settings import load
 from runner.testing import Ran, TaskStore
 
 pytestmark = pytest.mark.usefixtures("own_handlers")
+
+KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 
 
 @pytest.fixture
@@ -300,3 +302,23 @@ def test_a_resource_is_opened_for_its_handlers_only_and_can_be_replaced(tmp_path
             assert opened == ["mailer"]
     finally:
         RESOURCES.remove("mailer")
+
+
+def test_the_tasks_of_an_encrypted_handler_are_decrypted(migrated_url: str) -> None:
+    @handler("test.pay", codec="fernet", max_attempts=1)
+    def pay(card: str) -> str:
+        if not card:
+            raise LookupError("no card")
+        return f"paid with {card}"
+
+    with TaskStore(migrated_url, codec_keys=KEY) as store:
+        pay.submit(card="4111")
+        pay.submit(card="")
+        waiting, _ = store.tasks(pay)
+        assert (waiting.payload, waiting.result) == ({"card": "4111"}, None)
+        store.drain()
+        done, dead = store.tasks()
+        assert (done.result, dead.error) == ("paid with 4111", "LookupError: no card")
+        assert done.id.result(timeout=0) == "paid with 4111"
+    with TaskStore(migrated_url) as keyless, pytest.raises(KeyMissing, match=r"payload of handler test\.pay"):
+        keyless.tasks()
