@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +10,7 @@ from textwrap import indent
 import pytest
 from mypy import api
 
-from tests.node.run import PACKAGES
+from tests.node.run import pyright
 from tests.pages import DOCS, PAGES, PROJECT, README, blocks, save
 
 ELSEWHERE = {
@@ -118,22 +116,10 @@ def test_mypy_accepts_the_examples(examples: list[Path], monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_pyright_accepts_the_examples(examples: list[Path]) -> None:
-    node, root = shutil.which("node"), examples[0].parent
-    if node is None or not (PACKAGES / "pyright").exists():
-        pytest.skip("pyright is not installed: npm ci --prefix tests/node")
+    root = examples[0].parent
     pages = [{"root": folder.name} for folder in examples]
     (root / "pyrightconfig.json").write_text(json.dumps({"executionEnvironments": pages}))
-    command = [
-        node,
-        str(PACKAGES / "pyright" / "index.js"),
-        "-p",
-        str(root),
-        "--pythonpath",
-        sys.executable,
-        "--outputjson",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    report = json.loads(done.stdout)
+    report = pyright("-p", root)
     refused = [
         f"{Path(found['file']).relative_to(root)}:{found['range']['start']['line'] + 1}: {found['message']}"
         for found in report["generalDiagnostics"]

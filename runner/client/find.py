@@ -3,14 +3,17 @@
 from asyncio import gather, wrap_future
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from runner.client.client import get_client, refuse_event_loop
+from runner.client.handler import TaskHandler
 from runner.client.results import TaskHandle, handles
 from runner.handlers.registry import Handler
 from runner.model.shard import ShardId
 from runner.model.text_limits import require_text
 
+R = TypeVar("R")
+"""Type of the tasks' results, if their handler is given, and not only its name."""
 T = TypeVar("T")
 
 if TYPE_CHECKING:
@@ -22,6 +25,14 @@ if TYPE_CHECKING:
 
 MOST_UNFINISHED = 1_000
 """Maximum number of handles that `unfinished` returns."""
+
+
+@overload
+def unfinished(handler: TaskHandler[..., Any, R], key: str) -> list[TaskHandle[R]]: ...
+
+
+@overload
+def unfinished(handler: str, key: str) -> list[TaskHandle[Any]]: ...
 
 
 def unfinished(handler: Handler | str, key: str) -> list[TaskHandle[Any]]:
@@ -43,10 +54,26 @@ def unfinished(handler: Handler | str, key: str) -> list[TaskHandle[Any]]:
     return [handle for part in parts for handle in part.result()]
 
 
+@overload
+async def unfinished_async(handler: TaskHandler[..., Any, R], key: str) -> list[TaskHandle[R]]: ...
+
+
+@overload
+async def unfinished_async(handler: str, key: str) -> list[TaskHandle[Any]]: ...
+
+
 async def unfinished_async(handler: Handler | str, key: str) -> list[TaskHandle[Any]]:
     """Same as `unfinished`, on an event loop."""
     parts = [wrap_future(client.begin(*of, reads=True)) for client, of in _reads(_live, handler, key)]
     return [handle for part in await gather(*parts) for handle in part]
+
+
+@overload
+def find(handler: TaskHandler[..., Any, R], key: str) -> TaskHandle[R] | None: ...
+
+
+@overload
+def find(handler: str, key: str) -> TaskHandle[Any] | None: ...
 
 
 def find(handler: Handler | str, key: str) -> TaskHandle[Any] | None:
@@ -66,6 +93,14 @@ def find(handler: Handler | str, key: str) -> TaskHandle[Any] | None:
     refuse_event_loop("find")
     parts = [client.begin(*of, reads=True) for client, of in _reads(_newest, handler, key)]
     return _latest(part.result() for part in parts)
+
+
+@overload
+async def find_async(handler: TaskHandler[..., Any, R], key: str) -> TaskHandle[R] | None: ...
+
+
+@overload
+async def find_async(handler: str, key: str) -> TaskHandle[Any] | None: ...
 
 
 async def find_async(handler: Handler | str, key: str) -> TaskHandle[Any] | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, cast
 
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.commit import Template
@@ -18,22 +18,30 @@ from runner.model.duration import parse_duration
 from runner.model.task import NewTask, PreparedTask, SubmitResult
 from runner.model.task_batch import TaskBatch
 
+if TYPE_CHECKING:
+    from runner.model.outcome import Dead, Retry, Snooze
+
 P = ParamSpec("P")
 R = TypeVar("R")
 """Type of the tasks' results."""
+R_co = TypeVar("R_co", covariant=True)
+"""Type of the return value of the handler: a result or an outcome."""
 
 
 Call: TypeAlias = NewTask | Mapping[str, Any]
 """One call of a handler: made with `new`, or its named arguments."""
 
+SubmitterOf: TypeAlias = "Submitter[P, R | Retry | Dead | Snooze]"
+"""The submitter of a handler with a result of type R, which may also return outcomes."""
 
-class Submitter(Generic[P, R]):
+
+class Submitter(Generic[P, R_co]):
     """The ways to submit tasks of one handler, which a handler and a handler with options have in common."""
 
-    _submission: "Submission[P, R]"
+    _submission: "Submission[P, R_co]"
     """The handler with the options of its tasks."""
 
-    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R_co]:
         """Submit a task, in a transaction of its own unless `tx` is set.
 
         Returns:
@@ -58,7 +66,7 @@ class Submitter(Generic[P, R]):
             return TaskHandle(client.submit_one(insert, payload))
         return task_handle(client.submit(own.with_payloads([payload])))
 
-    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
+    async def submit_async(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R_co]:
         """Same as `submit`, without blocking the event loop."""
         own = self._submission
         payload, client = own.handler.signature.encode(args, kwargs), get_client()
@@ -70,7 +78,7 @@ class Submitter(Generic[P, R]):
             return TaskHandle(await client.submit_one_async(insert, payload))
         return task_handle(await client.submit_async(own.with_payloads([payload])))
 
-    def submit_many(self, calls: Iterable[Call]) -> list[TaskHandle[R]]:
+    def submit_many(self, calls: Iterable[Call]) -> list[TaskHandle[R_co]]:
         """Submit many tasks in one transaction: that of `tx`, or a separate one.
 
         Args:
@@ -87,7 +95,7 @@ class Submitter(Generic[P, R]):
         refuse_event_loop("submit_many")
         return task_handles(client.submit(tasks))
 
-    async def submit_many_async(self, calls: Iterable[Call]) -> list[TaskHandle[R]]:
+    async def submit_many_async(self, calls: Iterable[Call]) -> list[TaskHandle[R_co]]:
         """Same as `submit_many`, without blocking the event loop."""
         own = self._submission
         tasks, client = own.tasks_each(calls), get_client()
@@ -96,7 +104,7 @@ class Submitter(Generic[P, R]):
         submitted = client.submit_async(tasks) if own.tx is None else client.submit_within_async(own.tx, tasks)
         return task_handles(await submitted)
 
-    def submit_chunks(self, argument: str, rows: Iterable[Any], size: int, **others: Any) -> list[TaskHandle[R]]:
+    def submit_chunks(self, argument: str, rows: Iterable[Any], size: int, **others: Any) -> list[TaskHandle[R_co]]:
         """Submit many rows as few tasks, in one transaction: `load.submit_chunks("rows", rows, 100, account=7)`.
 
         Args:
@@ -116,11 +124,11 @@ class Submitter(Generic[P, R]):
 
     async def submit_chunks_async(
         self, argument: str, rows: Iterable[Any], size: int, **others: Any
-    ) -> list[TaskHandle[R]]:
+    ) -> list[TaskHandle[R_co]]:
         """Same as `submit_chunks`, without blocking the event loop."""
         return await self.submit_many_async({argument: chunk, **others} for chunk in chunks(rows, size))
 
-    def call_or_submit(self, *args: P.args, **kwargs: P.kwargs) -> R | TaskHandle[R]:
+    def call_or_submit(self: "SubmitterOf[P, R]", *args: P.args, **kwargs: P.kwargs) -> R | TaskHandle[R]:
         """Run the handler now, in this thread, and submit a task only if it fails. A coroutine gets a loop of its own.
 
         Returns:
@@ -142,10 +150,10 @@ class Submitter(Generic[P, R]):
                 result = run(result)
             result = inline_result(handler, arguments, result)
         except Exception as error:
-            return self._submission.after(error).submit(*args, **kwargs)
+            return cast("TaskHandle[R]", self._submission.after(error).submit(*args, **kwargs))
         return cast("R", result)
 
-    async def call_or_submit_async(self, *args: P.args, **kwargs: P.kwargs) -> R | TaskHandle[R]:
+    async def call_or_submit_async(self: "SubmitterOf[P, R]", *args: P.args, **kwargs: P.kwargs) -> R | TaskHandle[R]:
         """Same as `call_or_submit`, on an event loop; a plain function runs in a thread."""
         handler = self._submission.handler
         arguments = inline_arguments(handler, args, kwargs)
@@ -153,16 +161,16 @@ class Submitter(Generic[P, R]):
             called = handler.function(**arguments) if handler.is_async else to_thread(handler.function, **arguments)
             result = inline_result(handler, arguments, await called)
         except Exception as error:
-            return await self._submission.after(error).submit_async(*args, **kwargs)
+            return cast("TaskHandle[R]", await self._submission.after(error).submit_async(*args, **kwargs))
         return cast("R", result)
 
-    def new(self, *args: P.args, **kwargs: P.kwargs) -> PreparedTask[R]:
+    def new(self, *args: P.args, **kwargs: P.kwargs) -> PreparedTask[R_co]:
         """Make the task that `submit` would submit, with a validated payload: for `batch`, workflows and `ctx.call`."""
         return PreparedTask._make(self._submission.tasks(args, kwargs)[0])
 
 
 @dataclass(frozen=True)
-class Submission(Submitter[P, R]):
+class Submission(Submitter[P, R_co]):
     """A handler and the options of its tasks, ready to submit.
 
     Args:
@@ -183,10 +191,10 @@ class Submission(Submitter[P, R]):
         return Template(self.task) if self.call_options == NO_CALL_OPTIONS and self.tx is None else None
 
     @property
-    def _submission(self) -> "Submission[P, R]":  # type: ignore[override] # read only
+    def _submission(self) -> "Submission[P, R_co]":  # type: ignore[override] # read only
         return self
 
-    def after(self, outcome: Exception) -> "Submission[P, R]":
+    def after(self, outcome: Exception) -> "Submission[P, R_co]":
         """Return the submission of the task that follows a failed inline call."""
         delay = delay_after(self.handler, outcome)
         if delay is None:

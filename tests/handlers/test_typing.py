@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from mypy import api
 
+from tests.node.run import pyright
+
 CALLS = Path(__file__).parent / "typing" / "calls.py"
 SAID = re.compile(r"calls\.py:(\d+): error: (.*)")
 
@@ -20,6 +22,14 @@ def test_a_type_checker_rejects_only_wrong_calls() -> None:
     assert errors.keys() == expected.keys(), output
     assert [errors[line] for line, text in expected.items() if text not in errors[line]] == []
     assert len(expected) >= 10
+
+
+@pytest.mark.slow
+def test_pyright_rejects_the_same_calls() -> None:
+    report = pyright(CALLS)
+    lines = enumerate(CALLS.read_text().splitlines())
+    errors = [each for each in report["generalDiagnostics"] if each["severity"] == "error"]
+    assert {each["range"]["start"]["line"] for each in errors} == {n for n, text in lines if "# refused: " in text}
 
 
 def test_the_package_is_marked_as_typed() -> None:

@@ -1,9 +1,12 @@
 """Programs in Node, with the packages that `npm ci --prefix tests/node` installs."""
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,3 +26,14 @@ def run(program: str, folder: Path, **environment: str) -> "subprocess.Completed
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TASKTUI_", "PG", "NODE_"))}
     command = [node, "program.mjs"]
     return subprocess.run(command, cwd=folder, env=kept | environment, capture_output=True, text=True, check=False)
+
+
+def pyright(*arguments: object) -> dict[str, Any]:
+    """Check types with pyright and return its report; skip the test where it is not installed."""
+    node = shutil.which("node")
+    if node is None or not (PACKAGES / "pyright").exists():
+        pytest.skip("pyright is not installed: npm ci --prefix tests/node")
+    command = [node, PACKAGES / "pyright" / "index.js", *arguments, "--pythonpath", sys.executable, "--outputjson"]
+    output = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False).stdout
+    report: dict[str, Any] = json.loads(output)
+    return report

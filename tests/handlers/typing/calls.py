@@ -6,9 +6,25 @@ from datetime import datetime
 from typing import Any, TypedDict, assert_type
 from uuid import UUID
 
-from runner import Chunk, Context, Dead, Retry, TaskHandle, WorkflowTask, handler, injected, results_async, workflow
+from runner import (
+    Chunk,
+    Context,
+    Dead,
+    Retry,
+    TaskHandle,
+    WorkflowTask,
+    find,
+    find_async,
+    handler,
+    injected,
+    results_async,
+    unfinished,
+    unfinished_async,
+    workflow,
+)
 from runner.errors import RunnerError
 from runner.model.task import PreparedTask
+from runner.testing import StoredTask, TaskStore
 
 
 class Receipt(TypedDict):
@@ -50,6 +66,14 @@ async def awaited() -> None:
     assert_type(await results_async([task], return_exceptions=True), list[Receipt | RunnerError])
     assert_type(await (await sync.submit_async("berlin")).wait(), None)
     assert_type(crunch.task_handle(1).result(), int)
+
+
+async def called() -> None:
+    """A call in place of a submit returns no outcome either: it raises Dead, and submits a task for the others."""
+    assert_type(invoice.call_or_submit(order=1), Receipt | TaskHandle[Receipt])
+    assert_type(await invoice.call_or_submit_async(order=1), Receipt | TaskHandle[Receipt])
+    assert_type(crunch.options(priority=9).call_or_submit(rows=3), int | TaskHandle[int])
+    invoice.call_or_submit(orders=1)  # refused: Unexpected keyword argument "orders" for "call_or_submit"
 
 
 def submitted(now: datetime, owner: UUID) -> None:
@@ -146,3 +170,18 @@ def joined() -> None:
         w.add(invoice.new(order=1), after=[rows, w.add(crunch.new(rows=4))])
     assert_type(rows, WorkflowTask[int])
     assert_type(rows.handle.result(), int)
+
+
+async def found(store: TaskStore, name: str) -> None:
+    """The tasks that a search finds have the result of the handler, if it is given itself."""
+    if (newest := find(invoice, "order-1")) is not None:
+        assert_type(newest.result(), Receipt)
+    assert_type(find(charge, "k"), TaskHandle[Receipt] | None)
+    assert_type(await find_async(crunch, "k"), TaskHandle[int] | None)
+    assert_type(unfinished(mail, "ana"), list[TaskHandle[int]])
+    assert_type(await unfinished_async(crunch, "k"), list[TaskHandle[int]])
+    assert_type(find(name, "k"), TaskHandle[Any] | None)
+    assert_type(store.tasks(invoice)[0].id.result(), Receipt)
+    assert_type(store.tasks(charge), list[StoredTask[Receipt]])
+    assert_type(store.tasks(name), list[StoredTask[Any]])
+    assert_type(store.tasks(), list[StoredTask[Any]])
