@@ -1,5 +1,6 @@
 """Messages from workers to screens: frozen snapshots and results. Only message handlers touch widgets."""
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Self
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:  # `TaskDetail` imports modules that the first screen does not
     from runner.queries.task_list.row import TaskRow
 
 
+@dataclass(eq=False, repr=False)
 class SnapshotRead(Message):
     """A read of the database succeeded.
 
@@ -25,21 +27,19 @@ class SnapshotRead(Message):
         request: the screen's request when the read began; the screen drops the snapshot if its request has changed.
     """
 
-    def __init__(self, snapshot: object, request: object, seconds: float) -> None:
-        self.snapshot = snapshot
-        self.request = request
-        self.seconds = seconds
-        super().__init__()
+    snapshot: object
+    request: object
+    seconds: float
 
 
+@dataclass(eq=False, repr=False)
 class ReadFailed(Message):
     """A read of the database failed."""
 
-    def __init__(self, error: RunnerError) -> None:
-        self.error = error
-        super().__init__()
+    error: RunnerError
 
 
+@dataclass(eq=False, repr=False)
 class OperationDone(Message):
     """An operation finished, with or without changes.
 
@@ -48,12 +48,11 @@ class OperationDone(Message):
         result: outcome for each task.
     """
 
-    def __init__(self, label: str, result: "Result") -> None:
-        self.label = label
-        self.result = result
-        super().__init__()
+    label: str
+    result: "Result"
 
 
+@dataclass(eq=False, repr=False)
 class MatchesFound(Message):
     """The tasks that match a filter at this moment.
 
@@ -63,20 +62,13 @@ class MatchesFound(Message):
         silent: the shards without an answer, whose tasks are not among them.
     """
 
-    def __init__(
-        self,
-        filters: "Mapping[str, Filter]",
-        count: "Count",
-        rows: "Sequence[TaskRow] | None",
-        silent: "Sequence[str]" = (),
-    ) -> None:
-        self.filters = filters
-        self.count = count
-        self.rows = rows
-        self.silent = silent
-        super().__init__()
+    filters: "Mapping[str, Filter]"
+    count: "Count"
+    rows: "Sequence[TaskRow] | None"
+    silent: "Sequence[str]" = ()
 
 
+@dataclass(eq=False, repr=False)
 class RevealRecorded(Message):
     """The audit has recorded that the operator reveals the secrets of a task.
 
@@ -85,26 +77,23 @@ class RevealRecorded(Message):
         reasons: why values stay encrypted.
     """
 
-    def __init__(self, detail: "TaskDetail", reasons: "Sequence[str]" = ()) -> None:
-        self.detail, self.reasons = detail, reasons
-        super().__init__()
+    detail: "TaskDetail"
+    reasons: "Sequence[str]" = ()
 
 
+@dataclass(eq=False, repr=False)
 class TaskChanged(Message):
     """A task has changed since the operator saw it."""
 
-    def __init__(self, detail: "TaskDetail") -> None:
-        self.detail = detail
-        super().__init__()
+    detail: "TaskDetail"
 
 
+@dataclass(eq=False, repr=False)
 class PayloadRefused(Message):
     """The stored signature of a handler refuses a payload."""
 
-    def __init__(self, why: str, payload: str) -> None:
-        self.why = why
-        self.payload = payload
-        super().__init__()
+    why: str
+    payload: str
 
 
 class Tone(Enum):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -22,7 +23,7 @@ from tasktui.actions.action import ALL, CANARY, Confirmation, parse_limit
 from tasktui.actions.as_command import copy
 from tasktui.actions.plan import PlanChanges
 from tasktui.actions.question import Question
-from tasktui.dialogs.modal import ModalDialog
+from tasktui.dialogs.modal import ModalDialog, typed_texts
 from tasktui.messages import Notice
 from tasktui.render.render import block, content, line, lines
 from tasktui.render.rows import BLANK, Part, Row, heading, rule, width_of
@@ -70,13 +71,14 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *FOCUS_KEYS,
-        Binding("escape", "cancel", "Cancel"),
+        Binding("escape", "dismiss", "Cancel"),
         Binding("ctrl+y", "copy", "Copy command or SQL"),
         Binding("ctrl+t", "stage", "Canary, or all at once", priority=True),
         Binding("ctrl+a", "widen", "All of this cause", priority=True),
     ]
     VERTICAL_BREAKPOINTS = BREAKPOINTS
 
+    @dataclass(eq=False, repr=False)
     class Compared(Message):
         """The rows of the change were compared with the database.
 
@@ -85,10 +87,8 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
             changes: how the rows have changed since.
         """
 
-        def __init__(self, values: Mapping[str, str], changes: PlanChanges) -> None:
-            self.values = values
-            self.changes = changes
-            super().__init__()
+        values: Mapping[str, str]
+        changes: PlanChanges
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
             canvas.draw([when] if when else [])
         is_ready = not self._refused(values) and self._refusal(values) == ""
         label = _label(self._question).lower()
-        caps = [Cap("esc", "cancel", "screen.cancel"), Cap("↵", label, "screen.submit", locked=not is_ready)]
+        caps = [Cap("esc", "cancel", "screen.dismiss"), Cap("↵", label, "screen.submit", locked=not is_ready)]
         if self._question.canary and self._question.many:
             other = "all at once" if self._is_canary(values) else CANARY
             caps.insert(0, Cap("ctrl+t", other, "screen.stage"))
@@ -274,10 +274,6 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
     def _is_canary(self, values: Mapping[str, str]) -> bool:
         return self._question.canary and values.get("limit", "").lower() == CANARY
 
-    def action_cancel(self) -> None:
-        """Cancel."""
-        self.dismiss(None)
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Refuse the keys of the wider question and of the stages if there are none."""
         match action:
@@ -337,7 +333,7 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
         return ""
 
     def _values(self) -> dict[str, str]:
-        values = {field.id or "": field.value.strip() for field in self.query(Input)}
+        values = typed_texts(self)
         if parts := self._question.parts:
             texts = [(part, values[f"{PART}{part.name}"]) for part in parts]
             edited = [f"{part.name}={''.join(text.split())}" for part, text in texts if text not in ("", part.current)]

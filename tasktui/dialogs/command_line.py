@@ -32,7 +32,7 @@ class CommandScreen(ModalDialog[None]):
         text: initial text of the input.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Cancel")]
 
     def __init__(self, names: Mapping[str, Sequence[str]], run: Callable[[str], object] = str, text: str = "") -> None:
         super().__init__()
@@ -52,10 +52,6 @@ class CommandScreen(ModalDialog[None]):
     def line(self) -> Input:
         """The input."""
         return self.query_one("#command", Input)
-
-    def action_cancel(self) -> None:
-        """Close without a command."""
-        self.dismiss(None)
 
     def _submit(self, text: str) -> None:
         self.dismiss(None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import on
@@ -21,7 +22,7 @@ from tasktui.actions.edit_form import edit_conflict, entries, indented, on_one_l
 from tasktui.actions.edit_preview import RIGHT, EntryMeaning, Outlook, meanings, outlook, preview, ruler, title_row
 from tasktui.actions.question import Dialog, Form
 from tasktui.dialogs.ask import BREAKPOINTS, LOW, entry
-from tasktui.dialogs.modal import ModalDialog
+from tasktui.dialogs.modal import ModalDialog, typed_texts
 from tasktui.messages import Notice, OperationDone, PayloadRefused, TaskChanged, Tone
 from tasktui.render.render import block, content, line, lines
 from tasktui.render.rows import BLANK, Row, heading, rule
@@ -41,17 +42,16 @@ class FormScreen(ModalDialog[Dialog | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *FORM_KEYS,
-        Binding("escape", "cancel", "Cancel"),
+        Binding("escape", "dismiss", "Cancel"),
         Binding("ctrl+s", "submit", "Continue"),
         Binding("ctrl+e", "editor", "Edit this entry in $EDITOR", priority=True),
     ]
 
+    @dataclass(eq=False, repr=False)
     class Answered(Message):
         """The form has led to the next dialog."""
 
-        def __init__(self, dialog: Dialog) -> None:
-            self.dialog = dialog
-            super().__init__()
+        dialog: Dialog
 
     def __init__(self, form: Form) -> None:
         super().__init__()
@@ -86,17 +86,13 @@ class FormScreen(ModalDialog[Dialog | None]):
         if not fields:
             return
         for field in fields:
-            field.on_submit = self._next
+            field.on_submit = lambda _text: self.focus_next()
         fields[-1].on_submit = lambda _text: self.action_submit()
         self._preview()
 
-    def action_cancel(self) -> None:
-        """Cancel."""
-        self.dismiss(None)
-
     def action_submit(self) -> None:
         """Continue with the next dialog."""
-        self.run_worker(self._submit(self._typed()), group="submit", exclusive=True)
+        self.run_worker(self._submit(typed_texts(self)), group="submit", exclusive=True)
 
     def action_editor(self) -> None:
         """Edit the text of the entry in the operator's editor."""
@@ -126,28 +122,22 @@ class FormScreen(ModalDialog[Dialog | None]):
 
     @on(Input.Changed)
     def _preview(self) -> None:
-        typed = self._typed()
+        typed = typed_texts(self)
         errors = self._form.errors(typed)
         for name in self._entries:
             refused, why = self.query_one(f"#error-{name}", Static), errors.get(name, "")
             # An entry that is still empty is not a mistake, and its hint may have the same text.
             refused.display = bool(why) and (bool(typed[name]) or not self._entries[name].hint.startswith(why))
             refused.update(content((block(why), "retrying" if typed[name] else "muted")))
-        caps = [Cap("esc", "cancel", "screen.cancel"), Cap("ctrl+s", "continue", "screen.submit", locked=bool(errors))]
+        caps = [Cap("esc", "cancel", "screen.dismiss"), Cap("ctrl+s", "continue", "screen.submit", locked=bool(errors))]
         self.query_one("#caps", Caps).show((), caps)
         try:
             self._show("\n".join(self._form.preview(typed)))
         except RunnerError as error:
             self._show(str(error), "retrying")
 
-    def _next(self, _text: str) -> None:
-        self.focus_next()
-
     def _show(self, text: str, style: str = "") -> None:
         self.query_one("#preview", Static).update(content((block(text), style)))
-
-    def _typed(self) -> dict[str, str]:
-        return {field.id or "": field.value.strip() for field in self.query(Input)}
 
 
 HINT = "ctrl+y copies the command, again the SQL; ctrl+e opens $EDITOR"
@@ -162,7 +152,7 @@ class EditScreen(ModalDialog[Result | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *FORM_KEYS,
-        Binding("escape", "cancel", "Cancel"),
+        Binding("escape", "dismiss", "Cancel"),
         Binding("ctrl+s", "save", "Save"),
         Binding("ctrl+y", "copy", "Copy command or SQL"),
         Binding("ctrl+e", "editor", "Edit the payload in $EDITOR", priority=True),
@@ -203,16 +193,12 @@ class EditScreen(ModalDialog[Result | None]):
     def on_mount(self) -> None:
         """Let enter lead to the next input."""
         for field in self.query(TextLine):
-            field.on_submit = self._next
+            field.on_submit = lambda _text: self.focus_next()
         self._preview()
-
-    def action_cancel(self) -> None:
-        """Cancel."""
-        self.dismiss(None)
 
     def action_save(self) -> None:
         """Save if the task is still at the version of the form."""
-        typed = self._typed()
+        typed = typed_texts(self)
         if wrong := self._wrong():
             self._show(f"Nothing was saved. {wrong}")
         elif self._required.reason and (typed["word"] != self._required.word or not typed["reason"]):
@@ -249,7 +235,7 @@ class EditScreen(ModalDialog[Result | None]):
     @on(Input.Changed)
     def _preview(self) -> None:
         """Show the meaning of each text, the runs before and after, and the effect in words."""
-        typed, detail, zone, low = self._typed(), self._detail, self._session.zone, self.app.size.height < LOW
+        typed, detail, zone, low = typed_texts(self), self._detail, self._session.zone, self.app.size.height < LOW
         self.query_one("#title", FittedCanvas).show(lambda width: [title_row(detail, width), *([] if low else [BLANK])])
         for name, meaning in self._meanings().items():
             text = f"{meaning.sign or ' '} {meaning.text}"
@@ -263,7 +249,7 @@ class EditScreen(ModalDialog[Result | None]):
             self._show(f"✗ {wrong}")
         else:
             self._show("\n".join(preview(typed, detail, zone)), "")
-        caps = [Cap("esc", "cancel", "screen.cancel"), Cap("ctrl+s", "save", "screen.save", locked=bool(wrong))]
+        caps = [Cap("esc", "cancel", "screen.dismiss"), Cap("ctrl+s", "save", "screen.save", locked=bool(wrong))]
         self.query_one("#caps", Caps).show((), caps)
 
     def _outlook(self, runs: Outlook, width: int, *, low: bool) -> list[Row]:
@@ -273,7 +259,7 @@ class EditScreen(ModalDialog[Result | None]):
 
     def _meanings(self) -> dict[str, EntryMeaning]:
         """The meaning of each text, by entry name."""
-        limit, typed = int(self._session.settings.payload_limit), self._typed()
+        limit, typed = int(self._session.settings.payload_limit), typed_texts(self)
         entries = meanings(typed, self._detail, self._session.zone, limit)
         needed = "required in production" if self._required.reason else "optional"
         entries["reason"] = EntryMeaning(RIGHT if typed["reason"] else "", needed, "muted")
@@ -287,9 +273,6 @@ class EditScreen(ModalDialog[Result | None]):
         labels = {item.name: item.label for item in entries(self._detail)}
         wrong = ((name, meaning.text) for name, meaning in self._meanings().items() if meaning.wrong)
         return next((f"{labels[name]}: {text}" for name, text in wrong), "")
-
-    def _next(self, _text: str) -> None:
-        self.focus_next()
 
     async def _save(self, edit: TaskEdit) -> None:
         try:
@@ -343,9 +326,6 @@ class EditScreen(ModalDialog[Result | None]):
         self.query_one("#preview", Static).update(content((block(text), style)))
 
     def _edit(self) -> TaskEdit:
-        typed = self._typed()
+        typed = typed_texts(self)
         unchecked = bool(typed["reason"]) and typed["payload"] == self._misfit
         return TaskEdit(self._session, self._detail, typed, unchecked)
-
-    def _typed(self) -> dict[str, str]:
-        return {field.id or "": field.value.strip() for field in self.query(Input)}

@@ -4,6 +4,7 @@ from typing import TypeVar
 
 from textual.await_complete import AwaitComplete
 from textual.screen import ModalScreen
+from textual.widgets import Input
 
 T = TypeVar("T")
 
@@ -17,3 +18,8 @@ class ModalDialog(ModalScreen[T]):
     def dismiss(self, result: T | None = None) -> AwaitComplete:
         """Close the dialog if it is open."""
         return super().dismiss(result) if self in self.app.screen_stack else AwaitComplete()
+
+
+def typed_texts(dialog: ModalDialog[T]) -> dict[str, str]:
+    """The texts of the inputs of a dialog, by their ids."""
+    return {field.id or "": field.value.strip() for field in dialog.query(Input)}

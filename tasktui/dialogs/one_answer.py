@@ -20,7 +20,7 @@ class AskScreen(ModalDialog[str | None]):
         answer: initial text of the input.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Cancel")]
 
     def __init__(self, question: str, answer: str) -> None:
         super().__init__()
@@ -35,10 +35,6 @@ class AskScreen(ModalDialog[str | None]):
             field.on_submit = self._submitted
             yield field
             yield Static(content(("\nenter submits, escape cancels", "muted")))
-
-    def action_cancel(self) -> None:
-        """Close without an answer."""
-        self.dismiss(None)
 
     def _submitted(self, text: str) -> None:
         self.dismiss(text.strip() or None)

@@ -1,6 +1,7 @@
 """Heading: the database, the write lock, the health of the connection, and the screens."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from textwrap import wrap
 from typing import NamedTuple
@@ -103,12 +104,11 @@ LEAST_LINES, SHARE_OF_ROWS = 4, 4
 class Heading(Canvas):
     """The first lines of every screen."""
 
+    @dataclass(eq=False, repr=False)
     class Chosen(Message):
         """A click on the title of a screen."""
 
-        def __init__(self, title: str) -> None:
-            self.title = title
-            super().__init__()
+        title: str
 
     def __init__(self) -> None:
         super().__init__()

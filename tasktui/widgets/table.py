@@ -5,6 +5,7 @@ The cursor and the marks belong to keys, not to positions.
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -63,19 +64,17 @@ class Table(ScrollView, Generic[K], can_focus=True):
     class CursorMoved(Message):
         """The cursor has moved."""
 
+    @dataclass(eq=False, repr=False)
     class Selected(Message):
         """Enter or a second click selected the row under the cursor."""
 
-        def __init__(self, key: Any) -> None:
-            self.key = key
-            super().__init__()
+        key: Any
 
+    @dataclass(eq=False, repr=False)
     class HeadClicked(Message):
         """A click on the title of a column, without the arrow of the sorted one."""
 
-        def __init__(self, title: str) -> None:
-            self.title = title
-            super().__init__()
+        title: str
 
     def __init__(self, columns: Sequence[ListColumn], *, id: str | None = None, beside: bool = False) -> None:
         """Make an empty table.
