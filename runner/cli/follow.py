@@ -9,8 +9,6 @@ from runner.cli.output import print_line
 from runner.client.event_poller import EventPoller
 from runner.client.event_position import EventPosition
 from runner.db.database import Database
-from runner.db.needs import Needs, needs
-from runner.db.transaction import Transaction
 from runner.model.task_event import (
     EVENT_KINDS,
     AttemptFailed,
@@ -20,7 +18,7 @@ from runner.model.task_event import (
     TaskEvent,
 )
 from runner.queries.task.attempts import LogRow, log_line
-from runner.queries.task.event_facts import EventFacts, EventRequest, event_facts
+from runner.queries.task.event_facts import EventFacts, EventRequest, read_event_facts
 from runner.text.operator import local_zone, now
 from runner.text.progress import TaskProgress
 from runner.text.redact import mask
@@ -45,7 +43,7 @@ async def follow(
     """
 
     def look(requests: Sequence[EventRequest]) -> Awaitable[dict[int, EventFacts]]:
-        return database.read(_event_facts, requests)
+        return database.read(read_event_facts, requests)
 
     poller = EventPoller(look, asyncio.get_running_loop())
     wanted, known_at, ended = frozenset(kinds), 0.0, False
@@ -54,11 +52,6 @@ async def follow(
         position, ended = page.position, page.ended
         for event in page.events:
             yield event
-
-
-@needs(Needs.PREPARED)
-async def _event_facts(tx: Transaction, requests: Sequence[EventRequest]) -> dict[int, EventFacts]:
-    return await tx.follow(event_facts(tx, requests))
 
 
 def event_line(event: TaskEvent) -> str:

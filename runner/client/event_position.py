@@ -186,7 +186,7 @@ class _PageBuilder:
             # Lines of an attempt that began after the facts about the task were read come with the next ones.
             if line.number > position.after(line.fence) and line.fence <= facts.fence:
                 lines[line.fence].append(line)
-        fences = {*failures, *lines, facts.fence, *([facts.progress.fence] if facts.progress else [])}
+        fences = {*failures, *lines, facts.fence, *([facts.progress_fence] if facts.progress else [])}
         has_all = facts.complete_lines or LineLogged.kind not in self._kinds
         last_line = HIGHEST_FENCE if has_all else max((line.fence for line in all_lines), default=0)
         last_failure = HIGHEST_FENCE if facts.complete_attempts else facts.attempts[-1].fence if facts.attempts else 0
@@ -197,7 +197,7 @@ class _PageBuilder:
                 self._add(LineLogged, after, line.at, line.attempt, line.level, line.line)
             if fence == last_line and not has_all:
                 return False
-            if facts.progress and facts.progress.fence == fence:
+            if facts.progress and facts.progress_fence == fence:
                 self.progress()
             if fence in failures:
                 self._fail(failures[fence])
@@ -217,8 +217,8 @@ class _PageBuilder:
 
     def progress(self) -> None:
         """Add the progress, if it is not known."""
-        progress = self._facts.progress
-        if progress is None or self._position.progress == (at := (progress.fence, _micros(progress.at))):
+        progress, fence = self._facts.progress, self._facts.progress_fence
+        if progress is None or self._position.progress == (at := (fence, _micros(progress.at))):
             return
         values = progress.done, progress.total, progress.unit, progress.rate
         self._add(ProgressReported, self._position._replace(progress=at), progress.at, self._facts.attempt, *values)

@@ -82,7 +82,7 @@ class TaskOperation(Generic[T]):
 
 def status(id: int) -> TaskOperation[TaskStatus]:
     """Read the status of a task; see `TaskHandle.status`."""
-    from runner.queries.task.status import status_values
+    from runner.queries.task.event_facts import status_values
 
     def conclude(values: dict[str, Any] | None) -> TaskStatus:
         if values is None:

@@ -56,7 +56,7 @@ from runner.policy.polling import parse_poll_mode, parse_scans
 from runner.policy.retry import BackOff
 from runner.policy.selection import load_slices, parse_slice, select_handlers, selection_of
 from runner.policy.suspicion import Proof
-from runner.queries.task.status import status_values
+from runner.queries.task.event_facts import status_values
 from runner.settings import Settings
 from runner.store.claim.slices import count_live_runners
 from runner.store.claim.survey import Pending, pending

@@ -565,7 +565,7 @@ class Life:
 
     def __init__(self, steps: Sequence[int]) -> None:
         at = datetime(2026, 11, 28, tzinfo=UTC)
-        self.facts = EventFacts(State.WAITING, 0, 0, None, at, at, None, None, False, 0, None, None, at)
+        self.facts = EventFacts("h", State.WAITING, 0, 0, None, at, at, None, None, False, 0, None, None, 0, at)
         self.attempts: list[AttemptFact] = []
         self.lines: list[LineFact] = []
         self.at = at

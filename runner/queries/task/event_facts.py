@@ -1,4 +1,4 @@
-"""EventFacts: the rows behind the events of tasks, many tasks per statement."""
+"""EventFacts: the rows behind the status and the events of tasks, many tasks per statement."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,11 +13,13 @@ from runner.db.dialects import DIALECTS
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables
 from runner.db.statement import Frame, Prepared, Step, Steps
+from runner.db.transaction import Transaction
 from runner.db.types import db_now
 from runner.model.step import error_of
 from runner.model.task import State
 from runner.queries.rows import as_int, as_text, moment, number, readable, text
 from runner.queries.task.steps import waits_for
+from runner.text.progress import TaskProgress
 
 MOST_ROWS = 2_000
 """Maximum number of attempts, and of log lines, that one statement reads."""
@@ -61,17 +63,6 @@ class AttemptFact(NamedTuple):
     delay: float | None
 
 
-class ProgressFact(NamedTuple):
-    """The progress of an attempt; its fields are those of its row."""
-
-    fence: int
-    done: float
-    total: float | None
-    unit: str | None
-    rate: float | None
-    at: datetime | None
-
-
 class LineFact(NamedTuple):
     """A log line; its fields are those of its row."""
 
@@ -91,10 +82,12 @@ class EventFacts:
         error: the last error; None without one.
         now: the time, by the clock of the database.
         waits_for: the signal, the sleep or the call that it waits for; None without one.
+        progress_fence: the fence of the attempt that reported the progress; 0 without one.
         complete_attempts: False if there are more failed attempts than were read.
         complete_lines: False if there are more log lines than were read.
     """
 
+    handler: str
     state: State
     fence: int
     attempt: int
@@ -106,12 +99,37 @@ class EventFacts:
     cancel_requested: bool
     last_attempt: int
     waits_for: str | None
-    progress: ProgressFact | None
+    progress: TaskProgress | None
+    progress_fence: int
     now: datetime | None
     attempts: list[AttemptFact] = field(default_factory=list)
     lines: list[LineFact] = field(default_factory=list)
     complete_attempts: bool = True
     complete_lines: bool = True
+
+
+STATUS = (
+    *("handler", "state", "attempt", "error", "run_at", "submitted_at", "claimed_at", "finished_at"),
+    *("cancel_requested", "waits_for", "progress"),
+)
+"""The facts that are fields of TaskStatus."""
+
+
+@needs(Needs.PREPARED)
+async def status_values(tx: Transaction, id: int) -> dict[str, Any] | None:
+    """Read the status of a task.
+
+    Returns:
+        The values by field of TaskStatus; None if the task does not exist.
+    """
+    facts = (await read_event_facts(tx, [EventRequest(id, None, ())])).get(id)
+    return None if facts is None else {"id": id} | {name: getattr(facts, name) for name in STATUS}
+
+
+@needs(Needs.PREPARED)
+async def read_event_facts(tx: Transaction, requests: Sequence[EventRequest]) -> dict[int, EventFacts]:
+    """Read the facts about tasks; see `event_facts`."""
+    return await tx.follow(event_facts(tx, requests))
 
 
 @needs(Needs.PREPARED)
@@ -166,12 +184,12 @@ LINE_REQUEST: dict[str, Any] = dict.fromkeys(("id", "low", "high", "after"), sa.
 def _tasks(tables: Tables, driver: sa.Dialect) -> Prepared:
     """One statement, so that a task that moves between the tables is seen in one of them."""
     dialect, progress, attempt = DIALECTS[driver.name], tables.progress, tables.attempt
-    reported = readable(dialect, [progress.c[name] for name in ("fence", *ProgressFact._fields[1:])])
+    reported = readable(dialect, [progress.c[name] for name in ("fence", "done", "total", "unit", "rate", "at")])
     now = dialect.readable_time(db_now())
     parts = []
     for table in (tables.history, tables.task):
         live = table is tables.task
-        names = ("id", "state", "fence", "attempt", "error", "run_at", "submitted_at", "claimed_at")
+        names = ("id", "handler", "state", "fence", "attempt", "error", "run_at", "submitted_at", "claimed_at")
         finished_at = sa.null() if live else dialect.readable_time(table.c.finished_at)
         requested = table.c.cancel_requested if live else sa.false()
         last = sa.select(sa.func.max(attempt.c.fence)).where(attempt.c.task_id == table.c.id).scalar_subquery()
@@ -186,16 +204,28 @@ def _tasks(tables: Tables, driver: sa.Dialect) -> Prepared:
 
 
 def _facts(row: Sequence[Any]) -> EventFacts:
-    state, fence, attempt, error, run_at, submitted_at, claimed_at, finished_at, *rest = row
-    requested, last, waits, now, *reported = rest
-    progress = None
-    if reported[1] is not None:
-        of, done, total, unit, rate, at = reported
-        progress = ProgressFact(as_int(of), number(done) or 0.0, number(total), text(unit), number(rate), moment(at))
-    times = moment(run_at), moment(submitted_at), moment(claimed_at), moment(finished_at)
-    error = error_of(text(error))
-    task, waits = (State(as_text(state)), as_int(fence), as_int(attempt), error), None if error else text(waits)
-    return EventFacts(*task, *times, bool(requested), as_int(last), waits, progress, moment(now))
+    handler, state, fence, attempt, error, run_at, submitted_at, claimed_at, finished_at, *rest = row
+    requested, last, waits, now, reporter, done, total, unit, rate, at = rest
+    progress, error = None, error_of(text(error))
+    if done is not None:
+        progress = TaskProgress(number(done) or 0.0, number(total), text(unit), number(rate), moment(at))
+    return EventFacts(
+        handler=as_text(handler),
+        state=State(as_text(state)),
+        fence=as_int(fence),
+        attempt=as_int(attempt),
+        error=error,
+        run_at=moment(run_at),
+        submitted_at=moment(submitted_at),
+        claimed_at=moment(claimed_at),
+        finished_at=moment(finished_at),
+        cancel_requested=bool(requested),
+        last_attempt=as_int(last),
+        waits_for=None if error else text(waits),
+        progress=progress,
+        progress_fence=as_int(reporter),
+        now=moment(now),
+    )
 
 
 @lru_cache
