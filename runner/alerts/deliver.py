@@ -7,18 +7,21 @@ from typing import Any, NamedTuple
 from runner.alerts.mail import MailAddress, new_mail, send_mail
 from runner.alerts.notice import TEST, AlertNotice, Message, utc
 from runner.alerts.receivers import Receivers, alert_receivers
-from runner.alerts.sending import in_own_thread
+from runner.alerts.sending import TooManyCalls, in_own_thread
 from runner.alerts.webhook import post
 from runner.client.handler import handler
 from runner.errors import InvalidInput, InvalidSettings, PackageMissing
 from runner.handlers.registry import Handler
 from runner.handlers.resources import injected
 from runner.model.alert import DELIVER, QUEUE, Severity, TrialResult
-from runner.model.outcome import Dead
+from runner.model.outcome import Dead, Snooze
 from runner.settings import Settings
 from runner.settings.receivers import Receiver
 from runner.text.operator import now
 from runner.text.sanitize import error_text, one_line
+
+BUSY = "5s"
+"""The pause of a notice while earlier calls have the whole share of its receiver."""
 
 log = logging.getLogger("runner.alerts")
 
@@ -36,10 +39,14 @@ async def deliver(notice: AlertNotice, receiver: str, receivers: Receivers = inj
 
     Raises:
         Dead: the receiver refuses it for good, or its address is not valid.
+        Snooze: earlier notices have the slots of this receiver; the others are for other receivers.
         Exception: the receiver does not take it for now.
     """
     to = receivers.find(receiver)
-    await in_own_thread(to.name, send, to, notice)
+    try:
+        await in_own_thread(to.name, receivers.share, send, to, notice)
+    except TooManyCalls as error:
+        raise Snooze(BUSY, str(error)) from None
     return str(to)
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple, Self
 
 from runner.client.client import connected_settings
 from runner.handlers.resources import resource
+from runner.model.alert import DELIVERIES
 from runner.model.outcome import Dead
 from runner.settings import Settings, load
 from runner.settings.receivers import Receiver, parse_receiver
@@ -25,6 +26,11 @@ class Receivers(NamedTuple):
     def mail(self) -> list[Receiver]:
         """The receivers of e-mail."""
         return [receiver for receiver in self.by_name.values() if receiver.is_mail]
+
+    @property
+    def share(self) -> int:
+        """The maximum number of calls of one receiver at the same time, which leaves slots for each other one."""
+        return max(1, DELIVERIES // max(1, len(self.by_name)))
 
     def find(self, name: str) -> Receiver:
         """Return a receiver.

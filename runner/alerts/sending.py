@@ -10,6 +10,8 @@ from threading import Event, Thread
 from threading import enumerate as live_threads
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from runner.text.sanitize import count_noun
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -18,7 +20,7 @@ NAME = "runner-send"
 """The beginning of the names of the threads."""
 
 MOST = 20
-"""Maximum number of calls of one receiver at the same time. One whose server answers slowly may not end for long."""
+"""Maximum number of calls of one address that share no slots with others."""
 
 
 LIMIT = 30.0
@@ -62,13 +64,14 @@ class TooManyCalls(Exception):
     """Earlier calls of a receiver have not ended."""
 
 
-async def in_own_thread(receiver: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def in_own_thread(receiver: str, most: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a thread, and wait for it.
 
     The threads of the loop, which `asyncio.to_thread` takes, are few, and a process waits for them at its end.
 
     Args:
         receiver: the name of the receiver that it calls.
+        most: maximum number of calls of this receiver at the same time.
 
     Raises:
         Exception: that of the function.
@@ -76,8 +79,9 @@ async def in_own_thread(receiver: str, function: Callable[P, T], *args: P.args, 
         RuntimeError: the system allows no further thread.
     """
     name = f"{NAME} {receiver}"
-    if sum(thread.name == name for thread in live_threads()) >= MOST:
-        raise TooManyCalls(f"{MOST} earlier calls of {receiver} have not ended; its server may answer too slowly")
+    if sum(thread.name == name for thread in live_threads()) >= most:
+        calls = count_noun(most, "earlier call")
+        raise TooManyCalls(f"{receiver} has not answered {calls}; its server may be slow")
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()  # who waits for it may be cancelled, and the thread still sets its result
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 DELIVER, QUEUE = "runner.alerts.deliver", "runner.alerts"
 """The handler and the queue of deliveries; no application can define a module of this package."""
 
-DELIVERIES = 4
-"""Slots of a runner for deliveries, so that a receiver that hangs does not delay each other one."""
+DELIVERIES = 20
+"""Slots of a runner for deliveries. Its receivers share them, so that one that hangs does not delay the others."""
 
 
 class AlertRule(StrEnum):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from runner.alerts import sending
+from runner.alerts import sending, webhook
 from runner.alerts.deliver import deliver, send
 from runner.alerts.evaluation import ping
 from runner.alerts.mail import MailRefused
@@ -22,7 +22,7 @@ from runner.alerts.receivers import Receivers
 from runner.alerts.sending import MOST, NAME, TooManyCalls, in_own_thread
 from runner.alerts.webhook import WebhookFailed
 from runner.errors import InvalidSettings
-from runner.model.alert import DELIVER, QUEUE
+from runner.model.alert import DELIVER, DELIVERIES, QUEUE
 from runner.model.outcome import Dead, Retry
 from runner.model.task import State
 from runner.settings import Settings
@@ -362,20 +362,37 @@ async def test_the_end_of_a_process_waits_for_no_send_that_hangs() -> None:
     sender.join(90)
 
 
+async def test_a_server_that_does_not_answer_delays_no_notice_of_another_receiver(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook, "TIMEOUT", 100.0)
+    monkeypatch.setattr(sending, "LIMIT", 100.0)
+    payloads = {name: json.loads(NOTICE.task(name).payload or "{}") for name in ("hangs", "works")}
+    with socket.create_server(("127.0.0.1", 0), backlog=100) as silent, web_server(Answers()) as url:
+        receivers = [f"hangs=http://127.0.0.1:{silent.getsockname()[1]}", f"works={url}"]
+        hanging = [await harness.submit(DELIVER, payloads["hangs"], queue=QUEUE) for _ in range(DELIVERIES + 1)]
+        last = await harness.submit(DELIVER, payloads["works"], queue=QUEUE)
+        async with harness.running(alert_receivers=receivers):
+            await harness.wait_for(last)
+            assert await harness.state(last) == State.SUCCEEDED
+            assert [await harness.attempts(id) for id in hanging] == [[]] * len(hanging)
+            silent.close()
+
+
 async def test_servers_that_answer_too_slowly_hold_a_bounded_number_of_threads() -> None:
     release = threading.Event()
-    hanging = [asyncio.create_task(in_own_thread("slow", release.wait)) for _ in range(MOST)]
+    hanging = [asyncio.create_task(in_own_thread("slow", MOST, release.wait)) for _ in range(MOST)]
     await asyncio.sleep(0)
     try:
-        with pytest.raises(TooManyCalls, match=r"^20 earlier calls of slow have not ended"):
-            await in_own_thread("slow", release.is_set)
-        assert await in_own_thread("other", release.is_set) is False
+        with pytest.raises(TooManyCalls, match=r"^slow has not answered 20 earlier calls"):
+            await in_own_thread("slow", MOST, release.is_set)
+        assert await in_own_thread("other", MOST, release.is_set) is False
     finally:
         release.set()
     await asyncio.gather(*hanging)
     while any(thread.name.startswith(NAME) for thread in threading.enumerate()):
         await asyncio.sleep(0.01)
-    assert await in_own_thread("slow", release.is_set)
+    assert await in_own_thread("slow", MOST, release.is_set)
 
 
 @contextmanager

@@ -165,7 +165,7 @@ async def test_a_delivery_waits_for_the_slots_of_deliveries_alone(database: Data
     await change(database, sa.update(task).where(task.c.id.in_(sent)).values(held))
     cause = await only(database, waiting)
     assert cause.kind == "full"
-    assert f"no slots for deliveries are free: 4 {DELIVER} in 4 slots" in cause.text
+    assert f"no slots for deliveries are free: {DELIVERIES} {DELIVER} in {DELIVERIES} slots" in cause.text
     assert cause.advice == "start another runner"
     await change(database, sa.delete(task).where(task.c.id == busy))
     assert "full" not in await kinds(database, own)
