@@ -18,6 +18,7 @@ from runner.db.migrations.revisions import require_tables
 from runner.db.row_locks import lock_of
 from runner.db.server_watch import AnswerLimits
 from runner.engine.claiming.claimer import Claimer, handler_defaults
+from runner.engine.claiming.claims import Claims
 from runner.engine.claiming.notifier import notifications
 from runner.engine.claiming.scans import ScanScope
 from runner.engine.claiming.slices import Slices
@@ -157,15 +158,21 @@ class Engine:
         events.subscribe(AttemptsEnded, self._end_limit)
         self.rescue_loop = RescueLoop(self.database, self.lease, lease, events, stuck)
         self.watchdog = Watchdog(settings, self.database, self.lease, in_flight.tasks.values)
-        claims = settings.claim_batch_size, parse_order(settings.claim_order), Proof(group=interval, alone=lease)
-        self.claimer = Claimer(
+        self.claims = Claims(
             self.database,
             self.resources.claimable,
             {name: handler_defaults(handler, settings) for name, handler in handlers.items()},
             ScanScope(settings, self.resources.claimable, self._mode, self._own_scans, self._may_claim),
             in_flight,
-            *claims,
+            settings.claim_batch_size,
+            parse_order(settings.claim_order),
             stuck=stuck,
+            events=events,
+        )
+        self.claimer = Claimer(
+            self.database,
+            self.claims,
+            Proof(group=interval, alone=lease),
             answer=self.lease.answer_time,
             may_claim_suspects=self.rescue_loop.is_done if shard is None else shard.may_claim_suspects,
             events=events,
@@ -173,8 +180,8 @@ class Engine:
         self.dependency_resolver = DependencyResolver(self.database, settings.notify, events, stuck)
         self.scans = ScanLoop(settings, self.claimer, self._mode, events)
         slices = settings.slice and (parse_slice(settings.slice) or load_slices(settings.slice))
-        self.slices = Slices(self.database, self.lease, lease, slices, self.claimer, events) if slices else None
-        self.reconciler = Reconciler(self.database, in_flight, self.claimer, events)
+        self.slices = Slices(self.database, self.lease, lease, slices, self.claims, events) if slices else None
+        self.reconciler = Reconciler(self.database, in_flight, self.claims, events)
         self.commands = CommandReceiver(self.lease, self.worker, self.stop)
         self._maintenance = Maintenance(self.database, settings, self._stop.is_set, stuck)
         self._expiry = Expiry(self.database, events, self._stop.is_set, stuck)
@@ -196,8 +203,8 @@ class Engine:
         return [self]
 
     async def _pending(self) -> Pending:
-        who, selection = self.claimer.claimant, selection_of(self.settings.slice, self.settings.buckets)
-        selection = selection._replace(without=self.claimer.stuck.refused)
+        who, selection = self.claims.claimant, selection_of(self.settings.slice, self.settings.buckets)
+        selection = selection._replace(without=self.claims.stuck.refused)
         names = list(self.handlers), self.settings.queues
         keep = not self.leaves_retries
         return await self.database.read(pending, who.runner_id, who.host, *names, selection, retries=keep)
@@ -395,7 +402,7 @@ class Engine:
         await self.scheduler.register(self.lease.id)
         self.watchdog.ping_keeper()
         self.worker.buffer.runner_id = self.lease.id
-        self.claimer.register(self.lease.id, self.lease.identity.host, int(self.settings.payload_limit))
+        self.claims.register(self.lease.id, self.lease.identity.host, int(self.settings.payload_limit))
         await self._read_runners()
         handlers = count_noun(len(self.handlers), "handler")
         own = self.lease.identity

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from runner.cli.bench.exchange import WorkerConfig, WorkerReport
 from runner.cli.bench.worker import BenchWorker
 from runner.engine.claiming import claimer, survey
-from runner.engine.claiming.claimer import Claimer
+from runner.engine.claiming.claims import Claims
 from runner.engine.settling import settle_buffer
 from runner.engine.settling.settle_buffer import SettleBuffer
 from runner.engine.worker import Worker
@@ -57,7 +57,7 @@ class ProfiledFunction(NamedTuple):
 PROFILED = (
     ProfiledFunction("survey", survey, "survey", waits=True),
     ProfiledFunction("claim", claimer, "claim", waits=True),
-    ProfiledFunction("take", Claimer, "_take"),
+    ProfiledFunction("take", Claims, "take"),
     ProfiledFunction("start", Worker, "start"),
     ProfiledFunction("execute", Worker, "_execute", waits=True),
     ProfiledFunction("bind", Signature, "decode"),

@@ -120,7 +120,7 @@ async def broken_by_a_late_settle(bench: Bench) -> set[int]:
     first, second = harness.runner(**PATIENT), harness.runner(**PATIENT)
     async with at_work(first):
         await wait_for_event(begun[0])
-        first.claimer.gate = Gate.DRAINING
+        first.claims.gate = Gate.DRAINING
         await expire(harness, first.lease.id)
         async with at_work(second):
             await wait_for_event(begun[1])
@@ -242,13 +242,13 @@ async def broken_by_a_run_that_failed_before(bench: Bench) -> set[int]:
     task = await bench.submit("work")
     async with harness.running(**PATIENT) as runner:
         await wait_for_event(begun)
-        runner.claimer.gate = Gate.DRAINING
+        runner.claims.gate = Gate.DRAINING
         row = await harness.row(task)
         failed = settle.Settlement(task, row.fence, Retry("0s", failure=Failure("Error", "settled by the test")))
         await harness.database.write(settle.settle, runner.lease.id, [failed])
         gate.set()
         await until(lambda: not runner.worker.in_flight.tasks)
-        runner.claimer.gate = Gate.OPEN
+        runner.claims.gate = Gate.OPEN
         await harness.wait_for(task)
     return await bench.broken()
 
@@ -326,7 +326,7 @@ async def broken_by_a_fenced_payment(bench: Bench) -> set[int]:
     first, second = harness.runner(**PATIENT), harness.runner(**PATIENT)
     async with at_work(first):
         await wait_for_event(begun[0])
-        first.claimer.gate = Gate.DRAINING
+        first.claims.gate = Gate.DRAINING
         await expire(harness, first.lease.id)
         async with at_work(second):
             await wait_for_event(begun[1])

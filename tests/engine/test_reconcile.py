@@ -99,9 +99,9 @@ async def test_the_first_heartbeat_that_sees_a_stranger_releases_it(harness: Har
 
 async def claimed_behind(harness: Harness, runner: Engine) -> list[Claimed]:
     """Claim the due tasks for a runner, and keep the answer from it."""
-    claiming = runner.claimer
-    await claiming.survey.run(claiming.claimant)
-    return await harness.database.write(claim, claiming.claimant, claiming.lanes.positions, claiming._defaults, 100)
+    claims = runner.claims
+    await runner.claimer.survey.run(claims.claimant)
+    return await harness.database.write(claim, claims.claimant, claims.lanes.positions, claims.defaults, 100)
 
 
 async def test_a_claim_in_flight_during_a_heartbeat_keeps_its_tasks(
@@ -137,7 +137,7 @@ async def test_a_reply_whose_heartbeat_began_during_a_comparison_is_ignored(harn
     begun, go_on = harness.held_handler("work")
     async with harness.running(**RARE) as runner:
         await ready(runner)
-        reconciler, claim_done = runner.reconciler, runner.claimer.claim_done
+        reconciler, claim_done = runner.reconciler, runner.claims.done
         (stranger,) = await submitted(harness, 1)
         await claimed_behind(harness, runner)
         claim_done.clear()
@@ -211,7 +211,7 @@ async def test_the_same_task_under_a_higher_fence_is_a_stranger_beside_its_earli
         assert (again.id, again.fence) == (task, 3)
         await runner._heartbeat()
         await until(lambda: has_running(harness, 0))
-        runner.claimer.gate = Gate.OPEN
+        runner.claims.gate = Gate.OPEN
         go_on.set()
         await until(lambda: succeeds(harness, runner, task))
     assert fences == [False, True]

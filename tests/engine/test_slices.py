@@ -121,7 +121,7 @@ async def test_the_buckets_of_a_lost_runner_are_taken_over(harness: Harness) -> 
             past = datetime(2020, 1, 1, tzinfo=UTC)
             await harness.change(runner.update().where(runner.c.id == lost.lease.id).values(lease_until=past))
             await until(lambda: len(owned(standby)) == BUCKETS)
-            lost.claimer.gate = Gate.DRAINING  # as by its own clock, which this test does not move
+            lost.claims.gate = Gate.DRAINING  # as by its own clock, which this test does not move
             await harness.submit("work", {"number": 1})
             await until(lambda: done == [1])
 

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from runner.engine.claiming.claimer import UNCHANGED
 from runner.engine.claiming.limited_claims import Turn
+from runner.engine.claiming.part_claims import UNCHANGED
 from runner.engine.claiming.stuck_claims import MOST_RESTING, StuckClaims
 from runner.engine.runner import Engine
 from runner.engine.slots import Slots

@@ -3,7 +3,7 @@
 import logging
 
 from runner.db.database import Database
-from runner.engine.claiming.claimer import Claimer
+from runner.engine.claiming.claims import Claims
 from runner.engine.events import BucketsGained, Events
 from runner.engine.lease.lease import MARGIN, Lease, elapsed
 from runner.errors import InvalidSettings, StoreError
@@ -30,7 +30,7 @@ class Slices:
         lease: the lease of the runner.
         seconds: length of the lease.
         slices: its static slice, or how it divides all buckets with the live runners.
-        claimer: takes tasks of these buckets only.
+        claims: take tasks of these buckets only.
         events: receives that there are more.
     """
 
@@ -40,14 +40,14 @@ class Slices:
         lease: Lease,
         seconds: float,
         slices: StaticSlice | LiveSlices,
-        claimer: Claimer,
+        claims: Claims,
         events: Events,
     ) -> None:
         self._database = database
         self._lease = lease
         self._seconds = seconds
         self._slices = slices
-        self._claimer = claimer
+        self._claims = claims
         self._events = events
         self._member = ""
         self._runner_id = 0
@@ -57,7 +57,7 @@ class Slices:
         """The members, and the share of this runner among them."""
         self._members: dict[str, float] = {}
         """The last heartbeat of each member that counts, on the clock of the lease."""
-        claimer.scope.set_buckets(self._buckets, self._until)
+        claims.scope.set_buckets(self._buckets, self._until)
 
     @property
     def is_valid(self) -> bool:
@@ -100,7 +100,7 @@ class Slices:
         free = self._target(peers, started).difference(*(peer.buckets for peer in others))
         if free != self._buckets:
             self._use(free & self._buckets)
-            await self._claimer.claim_done.wait()
+            await self._claims.done.wait()
             free = await self._database.write(take_buckets, identity, own, free)
             if free != self._buckets:
                 log.info("slice %s: claiming from %s", identity.slice, count_noun(len(free), "bucket"))
@@ -118,7 +118,7 @@ class Slices:
         """Claim from these buckets only."""
         grows = not buckets <= self._buckets
         self._buckets = buckets
-        self._claimer.scope.set_buckets(buckets, self._until)
+        self._claims.scope.set_buckets(buckets, self._until)
         if grows:
             self._events.publish(BucketsGained())
 

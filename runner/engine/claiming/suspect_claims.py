@@ -2,12 +2,21 @@
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
+from runner.db.database import Database
+from runner.db.errors import part_fault
+from runner.engine.claiming.claims import Claims
 from runner.engine.slots import InFlight, Slots
+from runner.engine.stuck_rows import SessionEnds
+from runner.errors import StoreError
 from runner.model.task import Claimed
+from runner.policy.lanes import Lane, lane_of
 from runner.policy.polling import Pace
+from runner.policy.positions import LanePosition
+from runner.policy.selection import listed
 from runner.policy.suspicion import ALONE, OLDEST_FIRST, WIDTHS, Ask, Proof, Suspect, first, is_suspect, more, width
+from runner.store.claim.plain import Claimant, claim_suspect, first_due
 
 MAX_PAUSE = 2.0
 """Maximum pause between two claims of suspects in a busy runner, in seconds."""
@@ -20,27 +29,18 @@ class SuspectClaims:
     their group has room again, and otherwise about once a second.
 
     Args:
-        claim: claims suspects for some pools.
-        in_flight: the tasks of the runner, and its pools.
-        batch: maximum number of tasks per claim.
+        claims: the claims of the runner.
         proof: time that a suspect runs before the next one may start.
         allowed: returns True unless this runner must rescue the tasks of lost runners first.
     """
 
-    def __init__(
-        self,
-        claim: Callable[[Ask, Collection[Slots]], Awaitable[list[Claimed]]],
-        in_flight: InFlight,
-        batch: int,
-        proof: Proof,
-        allowed: Callable[[], bool],
-    ) -> None:
-        self._claim = claim
-        self._in_flight = in_flight
-        self._batch = batch
+    def __init__(self, database: Database, claims: Claims, proof: Proof, allowed: Callable[[], bool]) -> None:
+        self._database, self._claims = database, claims
+        self._in_flight = claims.in_flight
         self._proof = proof
         self._allowed = allowed
-        self._paces = {slots: Pace(most=MAX_PAUSE) for slots in in_flight.pools}
+        self._session_ends = SessionEnds()
+        self._paces = {slots: Pace(most=MAX_PAUSE) for slots in self._in_flight.pools}
         self._stale: set[Slots] = set()
         """Pools that got other tasks since the last claim of suspects for them."""
         self._draw = random.random
@@ -100,12 +100,69 @@ class SuspectClaims:
         self._expected = bool(claimed or unproven)
         return claimed
 
+    async def _claim(self, ask: Ask, pools: Collection[Slots]) -> list[Claimed]:
+        claims = self._claims
+
+        def may_start(lane: Lane) -> bool:
+            return claims.slots_of(lane) in pools and claims.room_of(lane.handler) != 0
+
+        lanes = claims.lanes.first(claims.lanes.heads, may_start)
+        ask = ask._replace(limit=claims.limited.within_rooms(lanes, min(ask.limit, claims.scope.room)))
+        who = claims.current_claimant
+        if not lanes or ask.limit <= 0 or not claims.may_claim:
+            return []
+        with claims.pending():
+            try:
+                claimed = await self._claim_of(who, lanes, ask, may_start)
+            except StoreError as error:
+                claimed = await self._claim_each(who, lanes, ask, may_start, error)
+            self._session_ends.reset()
+            claims.stuck.suspects_claimed(task.id for task in claimed)
+            for task in claimed:
+                claims.take([task], claims.slots_of(lane_of(task)), alone=True)
+        return claimed
+
+    async def _claim_of(
+        self, who: Claimant, lanes: Mapping[Lane, LanePosition], ask: Ask, may_start: Callable[[Lane], bool]
+    ) -> list[Claimed]:
+        """Claim from the lanes without limits, and if they have no suspect, from the others."""
+        claimed = await self._database.write(claim_suspect, who, lanes, self._claims.defaults, ask)
+        return claimed or await self._claims.limited.claim_suspect(who, may_start, ask)
+
+    async def _claim_each(
+        self,
+        who: Claimant,
+        lanes: Mapping[Lane, LanePosition],
+        ask: Ask,
+        may_start: Callable[[Lane], bool],
+        error: StoreError,
+    ) -> list[Claimed]:
+        """Claim suspects one by one after a claim that failed because of one of them; otherwise raise its error."""
+        if self._session_ends.fault_of(error) is None:
+            raise error
+        due = await self._database.read(first_due, who, lanes, ask.limit, suspects=True)
+        if not due:
+            raise error
+        claimed: list[Claimed] = []
+        for suspect in due:
+            one = who._replace(selection=who.selection._replace(only=listed([suspect.id])))
+            try:
+                claimed += await self._claim_of(one, lanes, ask._replace(limit=1), may_start)
+            except StoreError as single:
+                if (fault := part_fault(single)) is not None:
+                    self._claims.stuck.refuse_suspect(suspect, fault)
+                elif claimed:  # the next claim meets the error again
+                    break
+                else:
+                    raise
+        return claimed
+
     def _unproven(self) -> list[Suspect]:
         return self._proof.unproven(suspects(self._in_flight))
 
     def _room(self, pools: Collection[Slots]) -> int:
         """The smallest number of tasks to claim for these pools, at most the batch size."""
-        return max(0, min([self._batch, *(slots.room() for slots in pools)]))
+        return max(0, min([self._claims.batch, *(slots.room() for slots in pools)]))
 
 
 def suspects(in_flight: InFlight) -> list[Suspect]:

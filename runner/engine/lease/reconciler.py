@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from runner.db.database import Database
 from runner.db.halves import write_in_halves
 from runner.db.server_watch import answer_within
-from runner.engine.claiming.claimer import Claimer
+from runner.engine.claiming.claims import Claims
 from runner.engine.event_log import LOST_ANSWER
 from runner.engine.events import Events, StrangersReleased
 from runner.engine.slots import Claim, InFlight
@@ -39,14 +39,14 @@ class Reconciler:
 
     Args:
         in_flight: the tasks of this process.
-        claimer: the claimer whose current claim is awaited.
+        claims: the claims of this runner, of which the current one is awaited.
         events: receives the number of released tasks.
     """
 
-    def __init__(self, database: Database, in_flight: InFlight, claimer: Claimer, events: Events) -> None:
+    def __init__(self, database: Database, in_flight: InFlight, claims: Claims, events: Events) -> None:
         self._database = database
         self._in_flight = in_flight
-        self._claimer = claimer
+        self._claims = claims
         self._events = events
         self._comparison: asyncio.Task[None] | None = None
         self._pace = Pace(every=0.0)
@@ -81,7 +81,7 @@ class Reconciler:
             self._pace.record(started, time.monotonic())
         if running <= claims:
             return
-        await self._claimer.claim_done.wait()
+        await self._claims.done.wait()
         strangers = sorted(running - claims)
         for first in range(0, len(strangers), RELEASE_CHUNK):
             await self._release(runner_id, strangers[first : first + RELEASE_CHUNK])

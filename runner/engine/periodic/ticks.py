@@ -225,8 +225,8 @@ class ScanLoop:
 
     def open(self) -> None:
         """Allow claims; notifications have no effect before."""
-        if self._claimer.gate is Gate.UNOPENED:
-            self._claimer.gate = Gate.OPEN
+        if self._claimer.claims.gate is Gate.UNOPENED:
+            self._claimer.claims.gate = Gate.OPEN
             self.soon()
 
     def soon(self, *, earlier: bool = False) -> None:
