@@ -1,4 +1,4 @@
-"""Claims: who claims for a runner, from which lanes and for how many tasks, and where the claimed tasks go."""
+"""Claims: all that the claims of one runner share."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,9 @@ from runner.store.claim.plain import Claimant, HandlerDefaults, claim
 
 
 class Claims:
-    """All that the claims of one runner share. They never overlap.
+    """The claimant, its lanes and its room, for the claims of one runner, which never overlap.
+
+    It puts the claimed tasks into the slots.
 
     Args:
         handlers: handlers that this runner executes, by name.

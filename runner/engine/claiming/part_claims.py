@@ -1,4 +1,4 @@
-"""PartClaims: leaves out the tasks that a claim cannot take, and claims them in parts; see StuckClaims."""
+"""PartClaims: claims the tasks that other claims cannot take, in parts; see StuckClaims."""
 
 import contextlib
 import logging
