@@ -17,7 +17,7 @@ from runner.db.migrations.apply import ensure
 from runner.db.migrations.revisions import require_tables
 from runner.db.row_locks import lock_of
 from runner.db.server_watch import AnswerLimits
-from runner.engine.claiming.claimer import Claimer, handler_defaults
+from runner.engine.claiming.claimer import Claimer
 from runner.engine.claiming.claims import Claims
 from runner.engine.claiming.notifier import notifications
 from runner.engine.claiming.scans import ScanScope
@@ -51,7 +51,6 @@ from runner.handlers.keyring import keyed_handlers
 from runner.handlers.registry import Handler, process_slots
 from runner.log_faults import contain_log_handlers
 from runner.model.alert import DELIVERIES
-from runner.policy.claim_order import parse_order
 from runner.policy.executor_spec import ExecutorSpec, external_executors
 from runner.policy.polling import parse_poll_mode, parse_scans
 from runner.policy.retry import BackOff
@@ -158,17 +157,9 @@ class Engine:
         events.subscribe(AttemptsEnded, self._end_limit)
         self.rescue_loop = RescueLoop(self.database, self.lease, lease, events, stuck)
         self.watchdog = Watchdog(settings, self.database, self.lease, in_flight.tasks.values)
-        self.claims = Claims(
-            self.database,
-            self.resources.claimable,
-            {name: handler_defaults(handler, settings) for name, handler in handlers.items()},
-            ScanScope(settings, self.resources.claimable, self._mode, self._own_scans, self._may_claim),
-            in_flight,
-            settings.claim_batch_size,
-            parse_order(settings.claim_order),
-            stuck=stuck,
-            events=events,
-        )
+        claimable = self.resources.claimable
+        scope = ScanScope(settings, claimable, self._mode, self._own_scans, self._may_claim)
+        self.claims = Claims(settings, self.database, handlers, claimable, scope, in_flight, stuck, events)
         self.claimer = Claimer(
             self.database,
             self.claims,

@@ -14,7 +14,7 @@ from runner.db.database import Database
 from runner.db.schema import Tables
 from runner.db.transaction import Transaction
 from runner.db.types import EARLIEST, Instant, db_later
-from runner.engine.claiming.claimer import handler_defaults
+from runner.engine.claiming.claims import handler_defaults
 from runner.engine.events import Events
 from runner.engine.executing.attempt_outcome import AttemptLimits, done
 from runner.engine.executing.child_calls import ChildCalls

@@ -22,19 +22,17 @@ from runner.engine.claiming.suspect_claims import SuspectClaims
 from runner.engine.events import AttemptsEnded, Events, RoomFreed
 from runner.engine.slots import Slots
 from runner.errors import DatabaseUnavailable, StoreError
-from runner.handlers.registry import Handler
 from runner.model.task import Claimed
 from runner.own_code import fault_text, is_cancelled
 from runner.policy.claim_order import WeightedOrder
 from runner.policy.lanes import Lane
 from runner.policy.positions import LanePosition
 from runner.policy.queue_shares import QueueShares
-from runner.policy.retry import BackOff, load_retry
+from runner.policy.retry import BackOff
 from runner.policy.suspicion import Proof
 from runner.resource_limits import reached_limit
-from runner.settings import Settings
 from runner.store.claim.look import claim_and_look
-from runner.store.claim.plain import Claimant, HandlerDefaults, claim
+from runner.store.claim.plain import Claimant, claim
 
 log = logging.getLogger("runner.claim")
 
@@ -415,16 +413,3 @@ class Claimer:
 
 def _nothing() -> bool:
     return False
-
-
-def handler_defaults(handler: Handler, settings: Settings) -> HandlerDefaults:
-    """Return max_attempts and timeout for the tasks of a handler.
-
-    Raises:
-        InvalidRetryPlan: the retry plan in force is invalid. The check runs here, not at the first failure.
-    """
-    options = handler.defaults
-    default = settings.timeout.total_seconds() if settings.timeout else None
-    timeout = default if options.timeout is None else options.timeout
-    load_retry(options.retry or settings.retry)
-    return HandlerDefaults(options.max_attempts or settings.max_attempts, None if timeout == inf else timeout)

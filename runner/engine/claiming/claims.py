@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 
 from runner.db.database import Database
 from runner.db.types import EARLIEST
@@ -15,10 +16,12 @@ from runner.engine.slots import InFlight, Slots
 from runner.engine.stuck_rows import StuckRows
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed
-from runner.policy.claim_order import ClaimOrder
+from runner.policy.claim_order import parse_order
 from runner.policy.lanes import Lane, Lanes
 from runner.policy.positions import LanePosition
+from runner.policy.retry import load_retry
 from runner.policy.selection import listed
+from runner.settings import Settings
 from runner.store.claim.plain import Claimant, HandlerDefaults, claim
 
 
@@ -28,37 +31,35 @@ class Claims:
     It puts the claimed tasks into the slots.
 
     Args:
-        handlers: handlers that this runner executes, by name.
-        defaults: max_attempts and timeout for tasks without their own, by handler name.
+        handlers: handlers of the runner by name.
+        claimable: those that it can execute now.
         scope: tasks that scans may take.
         in_flight: claimed tasks of this runner, and its slots.
-        batch: maximum number of tasks per claim.
-        order: order in which this runner claims.
         stuck: receives the tasks that no claim can take.
         events: receives the claimed tasks.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts of a runner
+    def __init__(
         self,
+        settings: Settings,
         database: Database,
         handlers: Mapping[str, Handler],
-        defaults: Mapping[str, HandlerDefaults],
+        claimable: Mapping[str, Handler],
         scope: ScanScope,
         in_flight: InFlight,
-        batch: int,
-        order: ClaimOrder,
-        *,
         stuck: StuckRows,
         events: Events,
     ) -> None:
-        self._database, self._handlers, self.defaults = database, handlers, defaults
-        self.scope, self.in_flight, self.batch = scope, in_flight, batch
+        self._database, self._handlers = database, claimable
+        self.defaults = {name: handler_defaults(handler, settings) for name, handler in handlers.items()}
+        self.scope, self.in_flight, self.batch = scope, in_flight, settings.claim_batch_size
         self._events = events
         self.stuck = StuckClaims(stuck)
         start = LanePosition(database.dialect.position(EARLIEST), 0)
+        order = parse_order(settings.claim_order)
         self.lanes = Lanes(lambda lane: scope.accepts(lane) and self.stuck.accepts(lane), start, order)
         rooms = self.room_of, self._chunk_room_of
-        self.limited = LimitedClaims(database, self.lanes, defaults, self.slots_of, *rooms, in_flight.probes)
+        self.limited = LimitedClaims(database, self.lanes, self.defaults, self.slots_of, *rooms, in_flight.probes)
         self.gate = Gate.UNOPENED
         self.done = asyncio.Event()
         """Set while no claim is in progress: its tasks are in flight."""
@@ -151,3 +152,16 @@ class Claims:
     def only(self, ids: Iterable[int]) -> Claimant:
         """Return this runner, taking only these tasks."""
         return self.claimant._replace(selection=self.scope.selection._replace(only=listed(ids)))
+
+
+def handler_defaults(handler: Handler, settings: Settings) -> HandlerDefaults:
+    """Return max_attempts and timeout for the tasks of a handler.
+
+    Raises:
+        InvalidRetryPlan: the retry plan in force is invalid. The check runs here, not at the first failure.
+    """
+    options = handler.defaults
+    default = settings.timeout.total_seconds() if settings.timeout else None
+    timeout = default if options.timeout is None else options.timeout
+    load_retry(options.retry or settings.retry)
+    return HandlerDefaults(options.max_attempts or settings.max_attempts, None if timeout == inf else timeout)

@@ -1,4 +1,4 @@
-"""PartClaims: claims the tasks that other claims cannot take, in parts; see StuckClaims."""
+"""PartClaims: claims in parts the tasks that other claims cannot take."""
 
 import contextlib
 import logging
