@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction
 from runner.db.types import next_version
 from runner.operations.audit_log import AuditEntry, record
+from runner.operations.failed_steps import FAILED_STEPS
 from runner.operations.results import Actor, Result, Target
 from runner.operations.targets import lock_targets
 from runner.operations.written_rows import write_rows
@@ -69,9 +70,10 @@ def without_contents(values: str | None) -> str | None:
         fields = json.loads(values or "null")
     except (ValueError, RecursionError):
         return "{}"
-    if not isinstance(fields, dict) or not any(name in fields for name in CONTENTS):
+    erased = {*CONTENTS, FAILED_STEPS}
+    if not isinstance(fields, dict) or erased.isdisjoint(fields):
         return values
-    return json.dumps({name: value for name, value in fields.items() if name not in CONTENTS})
+    return json.dumps({name: value for name, value in fields.items() if name not in erased})
 
 
 def erased_record(archived: Record) -> Record:

@@ -11,15 +11,14 @@ import sqlalchemy as sa
 from runner.db.schema import is_state, state_literal
 from runner.db.transaction import Transaction, clock
 from runner.db.types import db_now, next_version
-from runner.model.step import StepKind
 from runner.model.task import HIGHEST_FENCE, MOST_ATTEMPTS, MOVES, State
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.blocking import forget_ends, wait_again
 from runner.operations.edit_values import check_against
+from runner.operations.failed_steps import FAILED_STEPS, forget_failures
 from runner.operations.results import Actor, Result, Target
 from runner.operations.targets import LockedTask, change, lock_targets, reschedule
 from runner.operations.unique_keys import assign_keys, lock_keys
-from runner.operations.written_rows import write_rows
 from runner.store import history
 from runner.store.hosts import bound_hosts
 from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
@@ -79,7 +78,7 @@ async def _retry(
     if moved := [task.id for task in tasks if task.state.final or _stuck(task)]:
         await _move_back(tx, moved, fence)
         await count_unclaimed(tx, [task.id for task in tasks if task.state.final], times=-1)
-    await _forget_failures(tx, [task.id for task in tasks])
+    failures = await forget_failures(tx, [task.id for task in tasks])
     now = await clock(tx)
     delays = {task.id: timedelta(seconds=random.uniform(0, spread)) for task in tasks}  # noqa: S311 - guards nothing
     times = await reschedule(tx, {id: now + delay for id, delay in delays.items()}, rescues=0)
@@ -87,19 +86,13 @@ async def _retry(
         await change(tx, [task.id for task in tasks], **values)
     blocked = await wait_again(tx, [task.id for task in tasks if task.state is State.CANCELLED])
     awaiting = await forget_ends(tx, [task.id for task in tasks if task.state.final])
-    move_of = {task.id: Requeued(fence, task.id in blocked, awaiting.get(task.id, ())) for task in tasks}
+    move_of = {
+        task.id: Requeued(fence, task.id in blocked, awaiting.get(task.id, ()), failures.get(task.id, ()))
+        for task in tasks
+    }
     await record(tx, by, [_entry(verb, task, times, values, move_of[task.id]) for task in tasks])
     result.changed = [task.id for task in tasks]
     return result
-
-
-async def _forget_failures(tx: Transaction, ids: Sequence[int]) -> None:
-    """Give the failed steps of tasks all their retries, the first one now."""
-    step = tx.tables.step
-    failed = tx.dialect.one_of(step.c.task_id, ids) & step.c.done_at.is_(None)
-    failed &= step.c.kind == StepKind.FUNCTION
-    if rows := await tx.rows(sa.select(step.c.name).where(failed)):
-        await write_rows(tx, sa.delete(step).where(failed), len(rows))
 
 
 def _stuck(task: LockedTask) -> bool:
@@ -128,11 +121,13 @@ class Requeued(NamedTuple):
         restart: the new fence if the former one has the highest possible value.
         blocked: True if it waits for its parents again.
         awaited_by: the ids of the dependencies whose rule its next failure applies again.
+        failures: the rows of its failed steps.
     """
 
     restart: int
     blocked: bool
     awaited_by: Sequence[int]
+    failures: Sequence[Mapping[str, Any]]
 
 
 def _entry(
@@ -141,6 +136,8 @@ def _entry(
     new = {name: value for name, value in values.items() if getattr(task, name) != value}
     before: dict[str, Any] = {"run_at": task.run_at, **{name: getattr(task, name) for name in new}}
     after: dict[str, Any] = {"run_at": times[task.id], **new}
+    if requeued.failures:
+        before[FAILED_STEPS] = requeued.failures
     restarted = requeued.restart if task.fence >= HIGHEST_FENCE else task.fence
     if task.state.final:
         before |= {"state": task.state, "attempt": task.attempt, "rescues": task.rescues, "fence": task.fence}

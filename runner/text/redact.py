@@ -21,8 +21,8 @@ SHORTEST = 6
 MOST_LEVELS = 50
 """Maximum number of levels of nesting that are shown, so that printing never exhausts the stack."""
 
-INTERNAL_FIELDS = ("version", "fence", "signal_id")
-"""Fields of audit entries that identify the row version; they are not shown."""
+INTERNAL_FIELDS = ("version", "fence", "signal_id", "failed_steps")
+"""Fields of audit entries that identify rows, or that only an undo needs; they are not shown."""
 
 _SECRET = re.compile(
     r"pass(?:word|wd|phrase|code)|^pass$|^pwd$|secret|token|authori[sz]ation|^auth$|api[-_ ]?key|access[-_ ]?key"

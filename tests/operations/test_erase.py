@@ -26,6 +26,8 @@ async def add(database: Database, id: int) -> None:
     async with database.writing() as tx:
         entry = {"operator": "a", "host": "b", "verb": "edit", "task_id": id, "before": f'{{"payload": "{SECRET}"}}'}
         await tx.execute(sa.insert(tx.tables.audit).values(**entry, after='{"priority": 9}'))
+        entry |= {"verb": "retry_now", "before": f'{{"failed_steps": [{{"error": "{SECRET}"}}]}}'}
+        await tx.execute(sa.insert(tx.tables.audit).values(**entry))
         await tx.execute(sa.insert(tx.tables.checkpoint).values(task_id=id, number=1, fence=1, attempt=1, state=text))
 
 

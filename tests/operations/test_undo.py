@@ -93,6 +93,12 @@ async def succeed_and_prune(database: Database, id: int) -> None:
     assert await history_row(database, id) is None
 
 
+async def steps_of(database: Database) -> list[dict[str, Any]]:
+    """The rows of all steps."""
+    async with database.reading() as tx:
+        return [dict(row._mapping) for row in await tx.rows(sa.select(tx.tables.step))]
+
+
 class TestValues:
     async def test_values_are_set_back(self, database: Database) -> None:
         id = await add_live(database, priority=3, key="k")
@@ -140,6 +146,20 @@ class TestValues:
         assert (await stored(database, id)).rescues == 0
         assert await taken_back(database) == Result([id])
         assert (await stored(database, id)).rescues == 2
+
+    @pytest.mark.both_databases
+    @pytest.mark.parametrize("state", [State.WAITING, State.DEAD, State.CANCELLED])
+    async def test_an_undone_retry_brings_failed_steps_back(self, database: Database, state: State) -> None:
+        id = await (add_past(database, 7, state) if state.final else add_live(database, id=7, run_at=ahead(60)))
+        failed = {"name": "charge", "number": 2, "function": "shop.charge", "failures": 2, "error": "OSError: no route"}
+        failed |= {"kind": "function", "due_at": ahead(60), "at": ahead(-5), "duration": 0.25, "fence": 3, "attempt": 1}
+        async with database.writing() as tx:
+            await tx.execute(sa.insert(tx.tables.step).values(task_id=id, **failed))
+        before = await steps_of(database)
+        await database.write(retry_now, [Target(id)], ANA)
+        assert await steps_of(database) == []
+        assert await taken_back(database) == Result([id])
+        assert await steps_of(database) == before != []
 
 
 class TestEnd:

@@ -89,6 +89,9 @@ GRANT INSERT, UPDATE, DELETE ON {task_unique} TO {operator}; -- a retried task t
 GRANT INSERT ON {task_queue}, {task_handler}, {task_checkpoint}, {task_signal} TO {operator};
 GRANT DELETE ON {task_signal} TO {operator}; -- an undo withdraws a signal that was not received
 GRANT DELETE ON {task_step}, {task_dependency} TO {operator}; -- rewind forgets steps, and calls of children
+-- The undo of a retry brings failed steps back. The operator cannot write results.
+GRANT INSERT (task_id, name, kind, number, function, fence, attempt, failures, error, due_at, at, duration)
+    ON {task_step} TO {operator};
 GRANT UPDATE (
     paused_at, paused_until, paused_by, paused_why,
     {limit_columns}, rate_spent, limited_at, limited_by, limited_why

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.operations.edit_values import FIELDS, Changes, check_values
+from runner.operations.failed_steps import FAILED_STEPS
 from runner.queries.rows import as_int, as_text, from_row, readable
 
 COLUMNS = ("id", "task_id", "target", "verb", "at", "before", "after")
@@ -51,7 +52,7 @@ def former_values(change: UndoableChange, names: Iterable[str]) -> dict[str, Any
     Raises:
         InvalidEdit: a value is not allowed.
     """
-    before = {name: change.before[name] for name in names}
+    before = {name: change.before[name] for name in names if name != FAILED_STEPS}
     rescues = {name: as_int(before.pop(name)) for name in ("rescues",) if name in before}
     times = {name: value for name, value in before.items() if isinstance(value, datetime)}
     return check_values(Changes(**before)) | times | rescues

@@ -10,6 +10,7 @@ from runner.errors import RunnerError
 from runner.model.task import LIVE, MOVES, State
 from runner.operations.breaker import CLOSE, OPEN
 from runner.operations.edit_values import FIELDS, check_against
+from runner.operations.failed_steps import FAILED_STEPS
 from runner.operations.new_task import SUBMIT, cancel_submit, submit_conflict
 from runner.operations.results import Actor, Result
 from runner.operations.targets import MISSING, REQUEUED, LockedTask, objection
@@ -162,7 +163,7 @@ class UndoKind:
 
 
 def _edits(change: UndoableChange) -> bool:
-    columns = FIELDS | {"rescues"} if change.verb in ("retry_now", "edit") else FIELDS
+    columns = FIELDS | {"rescues", FAILED_STEPS} if change.verb in ("retry_now", "edit") else FIELDS
     return bool(change.before) and columns.issuperset(change.before) and columns.issuperset(change.after)
 
 

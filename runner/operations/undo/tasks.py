@@ -14,6 +14,7 @@ from runner.db.types import Instant, next_version
 from runner.model.task import MOVES, State
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.blocking import block_again, close, forget_ends, recall_ends, reopen
+from runner.operations.failed_steps import FAILED_STEPS, restore_failures
 from runner.operations.results import Actor, Result, Skipped
 from runner.operations.rewind import copy_checkpoint
 from runner.operations.signal import withdraw_signal
@@ -205,6 +206,7 @@ async def undo_requeue(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lo
             await finish(tx, verb, NO_RUNNER, endings, fails=False)
     await recall_ends(tx, {id for retry, _ in pairs for id in _ids(retry, "awaited_by")})
     await _restore_endings(tx, [_ending(retry, task) for retry, task in pairs])
+    await restore_failures(tx, {task.id: retry.before.get(FAILED_STEPS) for retry, task in pairs})
     await record(tx, by, [_requeue_entry(retry, task) for retry, task in pairs])
     return Result([task.id for _, task in pairs])
 
@@ -263,6 +265,7 @@ async def set_values(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lock
             same.setdefault(tuple(values.items()), []).append(id)
     for items, ids in same.items():
         await change(tx, ids, **dict(items))
+    await restore_failures(tx, {task.id: change.before.get(FAILED_STEPS) for change, task in pairs})
     await record(tx, by, [_edit_entry(change, task, values_by_id[task.id]) for change, task in pairs])
     return Result([task.id for _, task in pairs])
 
