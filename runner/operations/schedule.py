@@ -37,7 +37,7 @@ PLANNED = ("rule", "timezone")
 ROUND = ("last_task_id", "other_task_ids")
 """The columns that name the unfinished runs."""
 
-RESTORED = (*SPEC_COLUMNS, "declared", "module", "replaced", *PAUSE, *ROUND)
+RESTORED = (*SPEC_COLUMNS, "declared", "module", "replaced", "run_requested_at", *PAUSE, *ROUND)
 """The columns that an undo of a deletion brings back."""
 
 LONGEST_SHOWN = 80

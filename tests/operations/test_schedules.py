@@ -125,6 +125,15 @@ async def test_a_round_is_freed_by_hand_and_held_again_by_an_undo(
 
 
 @pytest.mark.both_databases
+async def test_an_undone_deletion_keeps_a_run_that_was_requested(database: Database, nightly: str) -> None:
+    await tick_now(database)
+    await database.write(run_schedule, nightly, BY)
+    await database.write(delete_schedule, nightly, BY)
+    assert await undo_last(database) == []
+    assert len(await tick_now(database)) == 1
+
+
+@pytest.mark.both_databases
 async def test_an_undone_deletion_keeps_the_unfinished_runs_of_the_schedule(
     database: Database, nightly: str, runner: Runner
 ) -> None:

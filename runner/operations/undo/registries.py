@@ -195,7 +195,7 @@ async def _remove(tx: Transaction, id: str, row: Mapping[str, Any], change: Undo
 
 async def _restore(tx: Transaction, id: str, change: UndoableChange) -> UndoAnswer:
     values = {name: change.before.get(name) for name in RESTORED}
-    values |= {name: moment(values[name]) for name in ("paused_at", "paused_until")}
+    values |= {name: moment(values[name]) for name in ("paused_at", "paused_until", "run_requested_at")}
     spec = ScheduleSpec.of(values)
     try:
         check_spec(spec)
