@@ -43,13 +43,14 @@ async def lock_keys(tx: Transaction, ids: Sequence[int]) -> Locked:
 
 
 async def assign_keys(
-    tx: Transaction, locked_keys: Locked, tasks: Iterable[LockedTask], result: Result
+    tx: Transaction, locked_keys: Locked, tasks: Iterable[LockedTask], result: Result, *, expired: bool = True
 ) -> list[LockedTask]:
     """Assign unique keys to the tasks that run again, and skip tasks whose key another task holds.
 
     Args:
         locked_keys: the keys of the tasks.
         result: receives the skipped tasks and conflicts.
+        expired: assign the keys whose time has expired too.
 
     Returns:
         The tasks that can run again, and the live ones.
@@ -69,9 +70,21 @@ async def assign_keys(
             eligible.append(task)
     assigned = {own_keys[task.id]: task.id for task in eligible if task.id in own_keys}
     reassigned = [KeyChange(*key, id, Scope.UNTIL_FINISHED) for key, id in assigned.items() if holders.get(key) != id]
+    if reassigned and not expired:
+        kept = await _expired(tx, list(assigned.values()))
+        reassigned = [change for change in reassigned if change.task_id not in kept]
     await tx.follow(save_keys(tx, reassigned))
     await tx.follow(delete_keys(tx, set(fresh) - assigned.keys()))
     return eligible
+
+
+async def _expired(tx: Transaction, ids: Sequence[int]) -> set[int]:
+    """The finished tasks whose own unique keys were held for a time that has passed."""
+    unique, history = tx.tables.unique, tx.tables.history
+    own = (unique.c.handler == history.c.handler) & (unique.c.unique_key == history.c.unique_key)
+    own &= (unique.c.task_id == history.c.id) & (unique.c.scope == Scope.FOR_A_TIME.value)
+    rows = sa.select(history.c.id).select_from(history.join(unique, own)).where(tx.dialect.one_of(history.c.id, ids))
+    return {row.id for row in await tx.rows(rows)}
 
 
 async def _keys(tx: Transaction, ids: Sequence[int]) -> dict[int, HandlerKey]:

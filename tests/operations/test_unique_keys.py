@@ -84,6 +84,16 @@ async def test_an_expired_key_of_a_retried_task_is_held_until_it_finishes(databa
     assert (await put(database, once())).ids != [first]
 
 
+@pytest.mark.both_databases
+async def test_an_expired_key_stays_free_after_the_undo_of_a_termination(database: Database) -> None:
+    (first,) = (await put(database, once(**HOUR))).ids
+    await let_time_pass(database)
+    await end(database, first)
+    (entry,) = await database.read(audit, task_id=first)
+    assert (await database.write(undo, [entry.id], BY)).changed == [first]
+    assert (await put(database, once())).ids != [first]
+
+
 async def test_a_key_held_forever_stays_held(database: Database) -> None:
     first = await dead(database, scope=Scope.FOREVER)
     await again(database, first)

@@ -80,7 +80,8 @@ async def restore(tx: Transaction, restored: Restored, by: Actor) -> Result:
     """
     result = Result()
     changes = {task.id: change for change, task in restored.pairs}
-    tasks = await assign_keys(tx, restored.keys, [task for _, task in restored.pairs], result)
+    # A key for a time does not depend on the life of its task.
+    tasks = await assign_keys(tx, restored.keys, [task for _, task in restored.pairs], result, expired=False)
     ids = [task.id for task in tasks]
     if ids:
         await _move_back(tx, [(id, changes[id].before.get("error")) for id in ids])
