@@ -9,6 +9,7 @@ from runner.db.transaction import Transaction
 from runner.model.task import MOVES, State
 from runner.model.text_limits import to_storable
 from runner.operations.audit_log import REASON_LIMIT, AuditEntry, record
+from runner.operations.blocking import close
 from runner.operations.results import Actor, Result, Target
 from runner.operations.targets import LockedTask, change, lock_targets
 from runner.store.history import UNASSIGNED, FinishedTask, finish
@@ -42,6 +43,7 @@ async def cancel(tx: Transaction, tasks: Sequence[LockedTask], by: Actor) -> Non
         await change(tx, [task.id for task in tasks], **UNASSIGNED)
         await count_unclaimed(tx, [task.id for task in tasks])
         await finish(tx, "cancel", NO_RUNNER, [FinishedTask(task.id, task.fence, error=_why(by)) for task in tasks])
+        await close(tx, [task.id for task in tasks if task.state is State.BLOCKED])
 
 
 def _why(by: Actor) -> str:

@@ -49,9 +49,10 @@ from runner.store.registration import Identity, register
 from runner.store.settle import Settlement, settle
 from runner.store.submit import submit, submit_many
 from tests.databases import database_at
+from tests.store.dependencies import dependencies_of, put_after
 from tests.store.every_operation import KEYRING
 from tests.store.rows import add_live, add_past, add_runner, ahead, filtered, history_row, stored
-from tests.store.table import change
+from tests.store.table import change, put
 
 ANA = Actor("ana", "desk-1", "relay is back")
 BEN = Actor("ben", "desk-2")
@@ -403,6 +404,12 @@ class TestTerminate:
             assert await stored(database, id) is None
             verb, before, after = await last_entry(database, id)
             assert (verb, before["state"], after["state"]) == ("terminate", state, State.CANCELLED)
+
+    @pytest.mark.both_databases
+    async def test_a_terminated_task_waits_for_no_parent(self, database: Database) -> None:
+        id = await put_after(database, await put(database))
+        await database.write(terminate, [Target(id)], ANA)
+        assert [dependency["satisfied_at"] is None for dependency in await dependencies_of(database, id)] == [False]
 
     async def test_after_it_is_acknowledged_no_claim_takes_the_task(self, database: Database) -> None:
         id = await database.write(submit, NewTask("h"))
