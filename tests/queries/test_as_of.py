@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
@@ -20,6 +21,7 @@ from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor, Target
 from runner.operations.resume import resume
 from runner.operations.retry import retry_now
+from runner.operations.signal import signal
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.operations.undo.undo import undo
@@ -29,11 +31,12 @@ from runner.queries.past.as_of import queues_as_of, read_moment, reconstructed, 
 from runner.queries.task_list.row import task_rows
 from runner.queries.why.why import why_as_of
 from runner.store.calls import submit_child
+from runner.store.signals import receive
 from runner.store.steps import StepOwner
-from tests.store.dependencies import put_after, sweep
-from tests.store.rows import filtered
+from tests.store.dependencies import dependencies_of, put_after, sweep
+from tests.store.rows import ahead, filtered
 from tests.store.runners import Runner
-from tests.store.table import expire, put
+from tests.store.table import change, expire, put
 from tests.store.test_model import Histories
 
 pytestmark = pytest.mark.both_databases
@@ -239,6 +242,53 @@ async def test_the_due_time_of_an_undone_retry_is_known(database: Database) -> N
     (retry, _) = await database.read(audit, task_id=id)
     assert (await database.write(undo, [retry.id], ANA)).changed == [id]
     assert (await database.read(task_as_of, id, at)).task.run_at == row.run_at
+
+
+async def test_the_values_between_a_retry_and_its_undo_are_known(database: Database) -> None:
+    id = await put(database, priority=3)
+    await change(database, sa.update(database.tables.task).values(expires_at=ahead(-60)))
+    await database.write(terminate, [Target(id)], ANA)
+    await database.write(edit, id, None, Changes(priority=7), ANA, requeue=True)
+    at = await moment(database)
+    (retry, _) = await database.read(audit, task_id=id)
+    assert (await database.write(undo, [retry.id], ANA)).changed == [id]
+    between = (await database.read(task_as_of, id, at)).task
+    after = (await database.read(task_as_of, id, await moment(database))).task
+    assert [task.priority for task in (between, after)] == [7, 3]
+    assert [task.expires_at is None for task in (between, after)] == [True, False]
+
+
+async def test_the_due_time_before_an_unblock_is_known(database: Database) -> None:
+    id = await put_after(database, await put(database), run_at=datetime(2020, 1, 1, tzinfo=UTC))
+    (before,) = await database.read(task_rows, [id])
+    at = await moment(database)
+    await database.write(unblock, [Target(id)], ANA)
+    assert (await database.read(task_as_of, id, at)).task.run_at == before.run_at
+
+
+async def test_the_due_time_before_a_signal_is_known(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    (task,) = await runner.claim()
+    wait = StepWrite("approval", "wait", 1, signal="approved", due_in=3_600.0)
+    await database.write(receive, StepOwner(id, task.fence, task.attempt, runner.id), wait, timed_out=False)
+    await runner.end(task, Suspended(3_600.0, "waits for signal approved", waits=True))
+    (before,) = await database.read(task_rows, [id])
+    at = await moment(database)
+    await database.write(signal, [Target(id)], "approved", None, ANA)
+    assert (await database.read(task_as_of, id, at)).task.run_at == before.run_at
+
+
+async def test_a_dependency_is_closed_between_an_unblock_and_its_undo(database: Database) -> None:
+    first, second = await put(database), await put(database)
+    id = await put_after(database, first, second)
+    before = await moment(database)
+    await database.write(unblock, [Target(id)], ANA, (await dependencies_of(database, id))[0]["id"])
+    between = await moment(database)
+    (entry,) = await database.read(audit, task_id=id)
+    assert (await database.write(undo, [entry.id], ANA)).changed == [id]
+    after = await moment(database)
+    parents = [(await database.read(task_as_of, id, at)).parents for at in (before, between, after)]
+    assert parents == [(first, second), (second,), (first, second)]
 
 
 async def test_between_a_rescue_and_the_next_run_a_task_is_waiting(database: Database, runner: Runner) -> None:

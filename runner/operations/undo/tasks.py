@@ -251,7 +251,13 @@ def _moment(recorded: object) -> datetime | None:
 def _requeue_entry(change: UndoableChange, task: LockedTask) -> AuditEntry:
     state = change.before["state"]
     verb = next(verb for target, verb in MOVES_TO.items() if target == state)
-    before, after = {"state": task.state, "run_at": task.run_at}, {"state": state, "run_at": _ending(change, task)[1]}
+    names = edited_columns(change)
+    values = {name: getattr(task, name) for name in names}
+    before = values | {"state": task.state, "run_at": task.run_at}
+    after = former_values(change, names) if names else {}
+    after |= {"state": state, "run_at": _ending(change, task)[1]}
+    if task.expires_at is None and (expires_at := _moment(change.before.get("expires_at"))) is not None:
+        before["expires_at"], after["expires_at"] = None, expires_at
     return AuditEntry(verb, before, after, task.id, undo_of=change.id)
 
 

@@ -6,7 +6,7 @@ unknown.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -152,21 +152,40 @@ class _Change(NamedTuple):
 
 
 class _Blocking(NamedTuple):
-    """The time in which a dependency blocks its task: from the submit, or from the call of a child, to its end."""
+    """The time in which a dependency blocks its task: from the submit, or from the call of a child, to its end.
 
+    Args:
+        closed: the times between an unblock and its undo.
+    """
+
+    id: int
     parent_id: int | None
     begin: datetime
     until: datetime | None
+    closed: Sequence[tuple[datetime, datetime]]
 
     def blocks(self, at: datetime) -> bool:
-        return self.begin <= at and (self.until is None or self.until > at)
+        open_ = self.begin <= at and (self.until is None or self.until > at)
+        return open_ and not any(begin <= at < end for begin, end in self.closed)
 
 
-def _blocking(row: Mapping[str, Any], submitted: datetime) -> _Blocking:
+def _blocking(row: Mapping[str, Any], submitted: datetime, changes: Sequence[_Change]) -> _Blocking:
     """The time of a dependency. That of a call opens if its child lives when its task waits for it."""
+    undone = {change.entry.undo_of: change.at for change in changes}
+    closed = [
+        (change.at, undone[change.entry.id])
+        for change in changes
+        if change.entry.id in undone and row["id"] in _unblocked(change)
+    ]
     called_at, until = moment(row["called_at"]), moment(row["satisfied_at"])
     never = called_at and until and row["parent_state"] is None and row["satisfied_by"] is None
-    return _Blocking(row["parent_id"], called_at or submitted, called_at if never else until)
+    return _Blocking(row["id"], row["parent_id"], called_at or submitted, called_at if never else until, closed)
+
+
+def _unblocked(change: _Change) -> Sequence[Any]:
+    """The ids of the dependencies that an unblock has closed."""
+    ids = change.before.get("dependencies")
+    return ids if isinstance(ids, list) else ()
 
 
 class _History:
@@ -174,11 +193,11 @@ class _History:
 
     def __init__(self, evidence: Evidence, submitted: datetime) -> None:
         self.row, self.submitted = evidence.row, submitted
-        self.dependencies = [_blocking(row, submitted) for row in evidence.dependencies]
         entries = [(entry, entry.at) for entry in evidence.changes]
         self.changes = [
             _Change(entry, at, values_of(entry.before), values_of(entry.after)) for entry, at in entries if at
         ]
+        self.dependencies = [_blocking(row, submitted, self.changes) for row in evidence.dependencies]
         self.final = State(row_state) if (row_state := as_text(self.row["state"])) in _FINAL_WORDS else None
         self.finished_at = moment(self.row.get("finished_at"))
         self.attempts = [(row, _run_of(row)) for row in evidence.attempts]
@@ -257,12 +276,13 @@ class _History:
                 yield change.at, read_time(change.before.get("run_at"))
         for _, end in self.gaps:
             yield end, None
-        for unblocked in self._unblocks():
+        recorded = {id for change in self.changes if "run_at" in change.before for id in _unblocked(change)}
+        for unblocked in self._unblocks(recorded):
             yield unblocked, None
 
-    def _unblocks(self) -> list[datetime]:
-        """The times when the last open dependency was satisfied."""
-        ends = {each.until for each in self.dependencies}
+    def _unblocks(self, recorded: Collection[int] = ()) -> list[datetime]:
+        """The times when the last open dependency was satisfied, without those of recorded unblocks."""
+        ends = {each.until for each in self.dependencies if each.id not in recorded}
         return [end for end in ends if end is not None and not self.open_parents(end)]
 
     def _attempt_steps(self) -> Iterator[_Step]:
