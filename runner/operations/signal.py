@@ -10,7 +10,7 @@ from runner.errors import InvalidInput
 from runner.model.text_limits import LONGEST_NAME, require_json
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor, Result, Skipped, Target
-from runner.operations.targets import LockedTask, lock_targets
+from runner.operations.targets import LockedTask, lock_targets, read_tasks
 from runner.operations.written_rows import write_rows
 from runner.store.signals import starting
 
@@ -32,10 +32,22 @@ async def signal(tx: Transaction, targets: Iterable[Target], name: str, payload:
     ids = [task.id for task in tasks]
     if ids:
         sent = await _insert(tx, ids, name, payload, by.operator)
-        await tx.execute(starting(tx.tables, tx.dialect.one_of(tx.tables.task.c.id, ids)))
-        await record(tx, by, [AuditEntry("signal", {}, {"signal": name, "signal_id": sent[id]}, id) for id in ids])
+        rows = await tx.rows(starting(tx.tables, tx.dialect.one_of(tx.tables.task.c.id, ids)))
+        started = await read_tasks(tx, sorted(row.id for row in rows), locked=False)
+        await record(tx, by, [_entry(task, started.get(task.id), name, sent[task.id]) for task in tasks])
     result.changed = ids
     return result
+
+
+STARTED = ("state", "fence", "run_at")
+"""The values in the audit entries of tasks that a signal has started, for its undo."""
+
+
+def _entry(task: LockedTask, started: LockedTask | None, name: str, id: int) -> AuditEntry:
+    before, after = (
+        {} if started is None else {name: getattr(row, name) for name in STARTED} for row in (task, started)
+    )
+    return AuditEntry("signal", before, after | {"signal": name, "signal_id": id}, task.id)
 
 
 async def _insert(tx: Transaction, ids: Sequence[int], name: str, payload: str | None, actor: str) -> Mapping[int, int]:

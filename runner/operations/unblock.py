@@ -2,18 +2,18 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from runner.db.schema import is_open
 from runner.db.transaction import Transaction
 from runner.db.types import db_now
-from runner.model.task import MOVES, State
+from runner.model.task import State
 from runner.model.text_limits import to_storable
 from runner.operations.audit_log import NAME_LIMIT, AuditEntry, record
 from runner.operations.results import Actor, Result, Skipped, Target
-from runner.operations.targets import LockedTask, change, lock_targets
+from runner.operations.targets import LockedTask, change, lock_targets, read_tasks
 from runner.queries.rows import as_text
 from runner.store.dependencies.resolve import unblock_dependents
 
@@ -46,8 +46,9 @@ async def unblock(
     ]
     released = set(await unblock_dependents(tx, {id: len(closed[id]) for id in changed}, notify=notify))
     await change(tx, [id for id in changed if id not in released])
+    unblocked = await read_tasks(tx, sorted(released), locked=False)
     await record(
-        tx, by, [_entry(task, closed[task.id], unblocked=task.id in released) for task in tasks if task.id in changed]
+        tx, by, [_entry(task, closed[task.id], unblocked.get(task.id)) for task in tasks if task.id in changed]
     )
     result.changed = changed
     return result
@@ -77,12 +78,14 @@ async def _close(tx: Transaction, ids: Sequence[int], by: Actor, dependency_id: 
     return closed
 
 
-def _entry(task: LockedTask, closed: Sequence[Closed], *, unblocked: bool) -> AuditEntry:
+def _entry(task: LockedTask, closed: Sequence[Closed], unblocked: LockedTask | None) -> AuditEntry:
     parents = sorted(dependency.parent for dependency in closed)
     names = parents[:MAX_NAMES] + ([f"and {len(parents) - MAX_NAMES} more"] * (len(parents) > MAX_NAMES))
     ids = sorted(dependency.id for dependency in closed)
-    before = {"state": State.BLOCKED, "waited_for": names, "dependencies": ids, "fence": task.fence}
-    after = {"state": MOVES["unblock"].target if unblocked else State.BLOCKED, "waited_for": [], "fence": task.fence}
+    before: dict[str, Any] = {"state": State.BLOCKED, "waited_for": names, "dependencies": ids, "fence": task.fence}
+    after = {"state": (unblocked or task).state, "waited_for": [], "fence": task.fence}
+    if unblocked is not None and unblocked.run_at != task.run_at:
+        before["run_at"], after["run_at"] = task.run_at, unblocked.run_at
     return AuditEntry("unblock", before, after, task.id)
 
 

@@ -9,7 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from runner.db.database import Database
-from runner.model.outcome import Cancelled, Done, Release
+from runner.model.outcome import Cancelled, Done, Release, Suspended
+from runner.model.step import StepWrite
 from runner.model.task import NewTask, OnFailure, Scope, State, UniqueKey
 from runner.operations.audit_log import reveal
 from runner.operations.bulk import BulkOptions, to_each
@@ -22,6 +23,7 @@ from runner.operations.results import Actor, Result, Target, with_change_group
 from runner.operations.resume import resume
 from runner.operations.retry import requeue, retry_now
 from runner.operations.runner_command import send_command
+from runner.operations.signal import signal
 from runner.operations.terminate import terminate
 from runner.operations.unblock import unblock
 from runner.operations.undo.undo import preview_undo, undo, undo_all
@@ -29,10 +31,13 @@ from runner.policy.retention import Retention
 from runner.queries.audit import AuditRecord, audit, undoable
 from runner.queries.registries import pauses
 from runner.queries.runners import runners
+from runner.store.calls import submit_child
 from runner.store.dependencies.resolve import close_moot, find_strays
 from runner.store.heartbeat import acknowledge
 from runner.store.retention import prune
 from runner.store.settle import Settlement, settle
+from runner.store.signals import receive
+from runner.store.steps import StepOwner
 from runner.store.submit import submit
 from tests.conftest import on_postgresql
 from tests.operations.test_operations import holder_of, take
@@ -242,13 +247,13 @@ class TestEnd:
     async def test_a_concurrent_sweep_loses_no_dependency(self, database: Database, rival: Database) -> None:
         id = await put_after(database, await put(database))
         await database.write(terminate, [Target(id)], ANA)
+        # A client that cancels the task itself leaves the dependency open.
+        await change(database, sa.update(database.tables.dependency).values(satisfied_at=None))
         moot = (await database.write(find_strays)).moot
         entry = (await latest(database)).id
         async with rival.writing() as tx:
             assert (await undo(tx, [entry], BEN)).changed == [id]
             forgetting = asyncio.ensure_future(database.write(close_moot, moot))
-        # A client that cancels the task itself leaves the dependency open.
-        await change(database, sa.update(database.tables.dependency).values(satisfied_at=None))
             await until_locked(database)
         await forgetting
         assert [dependency["satisfied_at"] for dependency in await dependencies_of(database, id)] == [None]
@@ -414,7 +419,68 @@ class TestAgain:
         assert await submitted(database) == 1
 
 
+async def waiting(runner: Runner, seconds: float, child: NewTask | None = None) -> int:
+    """A task that waits for the signal "approved" for some seconds, and for a child."""
+    id = await put(runner.database)
+    (task,) = await runner.claim()
+    owner = StepOwner(id, task.fence, task.attempt, runner.id)
+    wait = StepWrite("approval", "wait", 1, signal="approved", due_in=seconds)
+    await runner.database.write(receive, owner, wait, timed_out=False)
+    if child is None:
+        await runner.end(task, Suspended(seconds, "waits for signal approved", waits=True))
+        return id
+    called = await runner.database.write(submit_child, owner, StepWrite("charge", "call", 2), child)
+    assert called is not None
+    await runner.end(task, Suspended(seconds, "waits for task 2", waits=True, children=tuple(called.ids)))
+    return id
+
+
+@pytest.mark.both_databases
+class TestSignal:
+    async def test_the_task_waits_again(self, database: Database, runner: Runner) -> None:
+        id = await waiting(runner, 3_600.0)
+        before = await stored(database, id)
+        await database.write(signal, [Target(id)], "approved", None, ANA)
+        assert (await stored(database, id)).run_at < before.run_at
+        assert await taken_back(database) == Result([id])
+        assert (await stored(database, id)).run_at == before.run_at
+
+    async def test_the_task_waits_for_its_child_again(self, database: Database, runner: Runner) -> None:
+        id = await waiting(runner, 3_600.0, NewTask("work", delay=60.0))
+        before = await stored(database, id)
+        await database.write(signal, [Target(id)], "approved", None, ANA)
+        assert (await stored(database, id)).state == State.WAITING
+        assert await taken_back(database) == Result([id])
+        after = await stored(database, id)
+        assert (after.state, after.blocked_by, after.run_at) == (State.BLOCKED, 1, before.run_at)
+
+    async def test_the_task_is_due_after_another_signal(self, database: Database, runner: Runner) -> None:
+        id = await waiting(runner, 3_600.0)
+        await database.write(signal, [Target(id)], "approved", None, ANA)
+        first = (await latest(database)).id
+        await database.write(signal, [Target(id)], "approved", None, ANA)
+        assert await taken_back(database, first) == Result([id])
+        assert [task.id for task in await runner.claim()] == [id]
+
+    async def test_a_later_due_time_stays(self, database: Database, runner: Runner) -> None:
+        id = await waiting(runner, 3_600.0)
+        await database.write(signal, [Target(id)], "approved", None, ANA)
+        sent, due = (await latest(database)).id, datetime(2099, 1, 1, tzinfo=UTC)
+        await database.write(edit, id, None, Changes(run_at=due), ANA)
+        assert await taken_back(database, sent) == Result([id])
+        assert (await stored(database, id)).run_at == due
+
+
 class TestLettingGo:
+    @pytest.mark.both_databases
+    async def test_a_task_that_is_blocked_again_has_its_due_time(self, database: Database) -> None:
+        id = await put_after(database, await put(database), run_at=datetime(2020, 1, 1, tzinfo=UTC))
+        before = await stored(database, id)
+        await database.write(unblock, [Target(id)], ANA)
+        assert (await stored(database, id)).run_at > before.run_at
+        assert await taken_back(database) == Result([id])
+        assert (await stored(database, id)).run_at == before.run_at
+
     async def test_an_unblocked_task_is_blocked_again(self, database: Database) -> None:
         parent = await put(database)
         id = await put_after(database, parent)

@@ -1,6 +1,6 @@
 """Undo operations on tasks: unblocks, terminations, retries, and edits of values."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -17,13 +17,14 @@ from runner.operations.blocking import block_again, close, forget_ends, recall_e
 from runner.operations.failed_steps import FAILED_STEPS, restore_failures
 from runner.operations.results import Actor, Result, Skipped
 from runner.operations.rewind import copy_checkpoint
-from runner.operations.signal import withdraw_signal
-from runner.operations.targets import LockedTask, change, reschedule
+from runner.operations.signal import STARTED, withdraw_signal
+from runner.operations.targets import LockedTask, change, read_tasks, reschedule
 from runner.operations.undo.entries import UndoableChange, edited_columns, former_values
 from runner.operations.unique_keys import Locked, assign_keys
 from runner.store.dependencies.parents import is_gone
 from runner.store.history import UNASSIGNED, FinishedTask, finish, refuse_reused, require_all, shared
 from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
+from runner.store.signals import starting
 
 NO_DEPENDENCIES = "its dependencies no longer exist"
 
@@ -34,7 +35,9 @@ async def reblock(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedT
     reopened = await _open(tx, dependencies)
     eligible = [(change, task) for change, task in pairs if task.id in reopened]
     await block_again(tx, [task.id for _, task in eligible])
-    await record(tx, by, [_reblock_entry(change, task) for change, task in eligible])
+    times = {task.id: change.before["run_at"] for change, task in eligible if _is_rescheduled_by(change, task)}
+    await reschedule(tx, times)
+    await record(tx, by, [_reblock_entry(change, task, times) for change, task in eligible])
     return Result(
         [task.id for _, task in eligible],
         skipped=[Skipped(id, NO_DEPENDENCIES) for id in sorted(dependencies) if id not in reopened],
@@ -56,9 +59,16 @@ async def _open(tx: Transaction, dependencies: dict[int, set[int]]) -> set[int]:
     return {row.task_id for row in await tx.rows(reopen.returning(dependency.c.task_id))}
 
 
-def _reblock_entry(change: UndoableChange, task: LockedTask) -> AuditEntry:
-    before = {"state": task.state, "waited_for": []}
+def _is_rescheduled_by(change: UndoableChange, task: LockedTask) -> bool:
+    """True if the due time of a task is that of its unblock."""
+    return isinstance(change.before.get("run_at"), datetime) and task.run_at == change.after.get("run_at")
+
+
+def _reblock_entry(change: UndoableChange, task: LockedTask, times: Mapping[int, datetime]) -> AuditEntry:
+    before: dict[str, Any] = {"state": task.state, "waited_for": []}
     after = {"state": MOVES["reblock"].target, "waited_for": change.before.get("waited_for", [])}
+    if task.id in times:
+        before["run_at"], after["run_at"] = task.run_at, times[task.id]
     return AuditEntry("reblock", before, after, task.id, undo_of=change.id)
 
 
@@ -294,13 +304,42 @@ async def undo_rewind(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Loc
 
 
 async def undo_signal(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
-    """Withdraw signals, unless their tasks have received them since."""
-    result, entries = Result(), list[AuditEntry]()
-    for sent, task in pairs:
-        if await withdraw_signal(tx, task, int(sent.after["signal_id"]), result):
-            entries.append(AuditEntry("withdraw_signal", dict(sent.after), {}, task.id, undo_of=sent.id))
+    """Withdraw signals, unless their tasks have received them since; the tasks that they started wait again."""
+    result = Result()
+    withdrawn = [
+        (sent, task) for sent, task in pairs if await withdraw_signal(tx, task, int(sent.after["signal_id"]), result)
+    ]
+    waiting = await _wait_again(tx, [(sent, task) for sent, task in withdrawn if _is_started_by(sent, task)])
+    entries = []
+    for sent, task in withdrawn:
+        before = {**sent.after, **{name: getattr(task, name) for name in STARTED if task.id in waiting}}
+        after = {name: getattr(waiting[task.id], name) for name in STARTED if task.id in waiting}
+        entries.append(AuditEntry("withdraw_signal", before, after, task.id, undo_of=sent.id))
     await record(tx, by, entries)
     return result
+
+
+def _is_started_by(sent: UndoableChange, task: LockedTask) -> bool:
+    """True if a task is due because of a signal, and has neither started nor changed since."""
+    unchanged = (task.state, task.fence, task.run_at) == tuple(
+        sent.after.get(name) for name in ("state", "fence", "run_at")
+    )
+    return unchanged and isinstance(sent.before.get("run_at"), datetime)
+
+
+async def _wait_again(tx: Transaction, started: Sequence[tuple[UndoableChange, LockedTask]]) -> dict[int, LockedTask]:
+    """Let tasks wait that a withdrawn signal has started, unless another signal or a child starts them.
+
+    Returns:
+        The tasks as they are now.
+    """
+    ids = sorted(task.id for _, task in started)
+    calling = {task.id for sent, task in started if sent.before.get("state") == State.BLOCKED}
+    ended = calling - await block_again(tx, sorted(calling))
+    await reschedule(tx, {task.id: sent.before["run_at"] for sent, task in started if task.id not in ended})
+    if ids:
+        await tx.execute(starting(tx.tables, tx.dialect.one_of(tx.tables.task.c.id, ids)))
+    return await read_tasks(tx, ids, locked=False)
 
 
 async def withdraw(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
