@@ -4,7 +4,7 @@ import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -197,8 +197,9 @@ async def test_schedules_whose_tasks_would_wait_for_each_other_stop_no_other(
     @harness.handler("work")
     async def work() -> None: ...
 
-    await add(harness, id="first", handler="first", options='{"after": {"second": "wait"}}')
-    await add(harness, id="second", handler="second", options='{"after": {"first": "wait"}}')
+    same_tick: dict[str, Any] = {"rule": "every 36500d", "next_at": datetime.now(UTC)}
+    await add(harness, id="first", handler="first", options='{"after": {"second": "wait"}}', **same_tick)
+    await add(harness, id="second", handler="second", options='{"after": {"first": "wait"}}', **same_tick)
     await add(harness, id="good")
     tick = harness.database.tables.tick
 
