@@ -25,7 +25,6 @@ from runner.store.retention import prune
 from runner.store.submit import submit_many
 from tests.engine.harness import Harness, until
 
-pytestmark = pytest.mark.both_databases
 ANA = Actor("ana", "desk", "test")
 ORDER = OrderKey("shop 7")
 
@@ -53,6 +52,7 @@ async def operate(harness: Harness, operation: Any, task: int, *args: Any) -> No
     assert result.changed == [task], result
 
 
+@pytest.mark.both_databases
 async def test_a_call_returns_the_result_of_its_child_and_leaves_the_only_slot_to_it(harness: Harness) -> None:
     attempts: list[int] = []
 
@@ -99,6 +99,7 @@ async def test_calls_in_a_gather_run_together_and_end_the_attempt_once(harness: 
     assert ((await harness.row(task)).result, fences) == ("3", [1, 2])
 
 
+@pytest.mark.both_databases
 async def test_a_failed_child_raises_until_it_is_retried(harness: Harness) -> None:
     errors: list[TaskFailed] = []
     works: list[bool] = []
@@ -160,6 +161,7 @@ async def test_a_caught_failure_is_stored_when_the_handler_goes_on(harness: Harn
     assert seen == ["ValueError no address"] * 2
 
 
+@pytest.mark.both_databases
 async def test_a_terminated_child_raises_and_a_terminated_caller_leaves_its_child(harness: Harness) -> None:
     errors: list[str] = []
 
@@ -308,6 +310,7 @@ async def test_a_call_without_its_result_is_named(harness: Harness) -> None:
     ]
 
 
+@pytest.mark.both_databases
 async def test_a_caller_that_waits_for_its_retry_does_not_wait_for_its_child(harness: Harness) -> None:
     @harness.handler("child", max_attempts=1)
     async def child() -> None:
@@ -329,6 +332,7 @@ async def test_a_caller_that_waits_for_its_retry_does_not_wait_for_its_child(har
     assert [cause.kind for cause in explanation.causes][:1] == ["due"], explanation.causes
 
 
+@pytest.mark.both_databases
 async def test_a_child_is_kept_until_its_caller_has_read_its_end(harness: Harness) -> None:
     @harness.handler("child")
     async def child() -> int:
@@ -379,6 +383,7 @@ async def test_a_child_joins_the_workflow_and_is_no_parent_in_the_batch(harness:
     assert (await harness.row(child.parent_id)).workflow == (await harness.row(task)).workflow
 
 
+@pytest.mark.both_databases
 async def test_a_signal_reaches_a_task_that_waits_for_it_and_for_a_child(harness: Harness) -> None:
     @harness.handler("child", max_attempts=1)
     async def child(ctx: Context) -> str:

@@ -17,8 +17,6 @@ from runner.queries.why.why import why
 from tests.engine.harness import WAIT_SECONDS, Harness, until, wait_for_event
 from tests.engine.test_terminating import terminate
 
-pytestmark = pytest.mark.both_databases
-
 TEN = ChunkOption(10, 0.05)
 LONG = ChunkOption(10, 60.0)
 """A chunk that starts when it is full: with this lease, the test ends before its wait."""
@@ -58,6 +56,7 @@ async def test_a_call_gets_the_tasks_of_a_handler_up_to_the_size_of_a_chunk(harn
     assert (await harness.row(tasks[-1])).result == "44"
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("kind", ["async", "thread"])
 async def test_each_task_has_an_outcome_of_its_own(harness: Harness, kind: str) -> None:
     def decide(chunk: Chunk[Mail, str]) -> None:
@@ -142,6 +141,7 @@ async def test_a_rule_decides_about_each_task(harness: Harness) -> None:
     assert reasons == ["", "task b"]
 
 
+@pytest.mark.both_databases
 async def test_attempts_are_those_of_each_task(harness: Harness) -> None:
     attempts = list[list[tuple[int, int]]]()
 
@@ -350,6 +350,7 @@ async def test_limits_count_tasks(harness: Harness) -> None:
     assert sum(sizes) == 10
 
 
+@pytest.mark.both_databases
 async def test_a_limit_over_all_runners_counts_tasks(harness: Harness) -> None:
     sizes = list[int]()
 
@@ -376,6 +377,7 @@ async def test_a_payload_that_does_not_fit_kills_its_task_alone(harness: Harness
     assert await states(harness, [good, bad]) == ["succeeded", "dead"]
 
 
+@pytest.mark.both_databases
 async def test_checkpoints_and_progress_are_those_of_each_task(harness: Harness) -> None:
     seen = list[tuple[int, Any]]()
 
@@ -521,6 +523,7 @@ async def test_a_suspect_is_alone_in_its_chunk(harness: Harness) -> None:
     assert sorted(chunks) == [[0], [1], [2, 3]]
 
 
+@pytest.mark.both_databases
 async def test_order_keys_and_unique_keys_hold_in_a_chunk(harness: Harness) -> None:
     chunks = list[list[int]]()
 

@@ -42,8 +42,6 @@ from tests.engine.codecs import SECRET, in_process, xor
 from tests.engine.harness import Harness, until
 from tests.engine.serving import served
 
-pytestmark = pytest.mark.both_databases
-
 OLD, NEW = new_key(), new_key()
 
 
@@ -94,6 +92,7 @@ def charge_with(codec: str = "fernet") -> Any:
     return charge
 
 
+@pytest.mark.both_databases
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("codec", ["fernet", "tests.engine.codecs:xor"])
 async def test_no_table_has_a_value_of_an_encrypted_task(harness: Harness, codec: str) -> None:
@@ -188,6 +187,7 @@ async def test_a_result_and_an_error_reach_a_caller_with_the_key_alone(harness: 
     assert SECRET not in str(error.value)
 
 
+@pytest.mark.both_databases
 @pytest.mark.usefixtures("client")
 @pytest.mark.parametrize("codec", ["fernet", "none"])
 async def test_calls_read_encrypted_children_and_store_nothing_of_them(harness: Harness, codec: str) -> None:
@@ -243,6 +243,7 @@ async def test_threads_processes_batches_and_parents_get_plain_values(harness: H
     assert SECRET not in await everything(harness.database)
 
 
+@pytest.mark.both_databases
 @pytest.mark.usefixtures("client")
 async def test_many_tasks_and_those_in_a_transaction_of_the_application_are_encrypted(harness: Harness) -> None:
     charge = charge_with()
@@ -256,6 +257,7 @@ async def test_many_tasks_and_those_in_a_transaction_of_the_application_are_encr
     assert all(read_sealed(row.payload) for row in rows)
 
 
+@pytest.mark.both_databases
 @pytest.mark.usefixtures("client")
 async def test_a_result_inside_the_own_transaction_of_a_handler_is_encrypted(harness: Harness) -> None:
     @handler("pay.own", codec="fernet")
@@ -453,6 +455,7 @@ def test_the_list_of_settings_shows_the_ids_of_keys_alone(migrated_url: str) -> 
     assert f"key {key_id(OLD)}, key {key_id(NEW)}" in text
 
 
+@pytest.mark.both_databases
 @pytest.mark.usefixtures("client")
 async def test_a_schedule_submits_encrypted_tasks(harness: Harness) -> None:
     cards: list[str] = []
@@ -561,6 +564,7 @@ async def test_the_tasks_of_a_chunk_are_decrypted_and_each_leaves_encrypted_valu
     assert SECRET not in await everything(harness.database)
 
 
+@pytest.mark.both_databases
 @pytest.mark.usefixtures("client")
 async def test_the_results_of_steps_are_encrypted_and_used_by_later_attempts(harness: Harness) -> None:
     calls: list[str] = []

@@ -214,6 +214,7 @@ class History:
         assert all(value is not None for part, value in zip(self.parts, self.done, strict=True) if part == "wait")
 
 
+@pytest.mark.representatives(1)
 @pytest.mark.parametrize("seed", range(2))
 async def test_no_death_of_a_runner_changes_a_step_or_loses_a_signal_or_a_child(database: Database, seed: int) -> None:
     runner = await Runner.enter(database, lease=3600)

@@ -20,8 +20,6 @@ from runner.operations.retry import retry_now
 from runner.policy.own_retry_plan import PLANS
 from tests.engine.harness import Harness, until
 
-pytestmark = pytest.mark.both_databases
-
 
 async def steps(harness: Harness, task: int) -> list[Any]:
     """The steps of a task, in order."""
@@ -46,6 +44,7 @@ class Receipt:
     cents: int
 
 
+@pytest.mark.both_databases
 async def test_a_step_runs_once_and_later_attempts_use_its_result(harness: Harness) -> None:
     calls: list[str] = []
     receipts: list[Receipt] = []
@@ -276,6 +275,7 @@ async def test_a_step_runs_before_its_retry_is_due_only_if_an_operator_retries_i
     assert fences == [1, 3]
 
 
+@pytest.mark.both_databases
 async def test_a_retry_by_an_operator_gives_a_failed_step_all_its_retries(harness: Harness) -> None:
     calls: list[str] = []
 
@@ -297,6 +297,7 @@ async def test_a_retry_by_an_operator_gives_a_failed_step_all_its_retries(harnes
     assert calls == ["charge", *["ship"] * 6]
 
 
+@pytest.mark.both_databases
 async def test_a_step_in_a_transaction_commits_with_its_record(harness: Harness) -> None:
     await harness.change(sa.text("CREATE TABLE payment (number integer)"))
     calls: list[int] = []
@@ -356,6 +357,7 @@ async def test_a_sleep_frees_the_slot_and_costs_no_attempt(harness: Harness) -> 
     assert [step.name for step in await steps(harness, task)] == ["sleep 1", "sleep 2"]
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "thread"])
 async def test_a_task_waits_for_a_signal(harness: Harness, plain: bool) -> None:
     if plain:
@@ -387,6 +389,7 @@ async def test_a_task_waits_for_a_signal(harness: Harness, plain: bool) -> None:
     assert (row.state, row.attempt, row.result.replace(" ", "")) == ("succeeded", 1, '[{"by":"ana"},null]')
 
 
+@pytest.mark.both_databases
 async def test_signals_before_their_waits_are_kept_in_order(harness: Harness) -> None:
     @harness.handler("order")
     async def order(ctx: Context) -> list[Any]:
@@ -411,6 +414,7 @@ async def test_a_timeout_is_an_outcome(harness: Harness) -> None:
     assert (await harness.row(task)).result == '"late"'
 
 
+@pytest.mark.both_databases
 async def test_events_name_what_a_task_waits_for(harness: Harness, migrated_url: str) -> None:
     @harness.handler("child")
     async def child() -> int:
