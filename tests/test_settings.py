@@ -11,23 +11,27 @@ import subprocess
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import platformdirs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import ByteSize, ValidationError
 
 from runner.errors import InvalidSettings, InvalidUrl, RunnerError, UnknownProfile
+from runner.model.outcome import Delay
 from runner.settings import DESCRIPTIONS, Row, Settings, load, profiles
+from runner.settings.keywords import Keywords
 from runner.settings.password_command import PasswordCommand, read_password
 from runner.settings.receivers import parse_receiver
-from runner.urls import parse_url
+from runner.settings.settings import NAMES
+from runner.urls import DatabaseUrl, parse_url
 
 SECRET = "hunter2"
 WriteConfig = Callable[[str], Path]
@@ -975,3 +979,32 @@ def test_a_receiver_that_is_not_valid_is_refused_without_its_secrets(
         load()
     assert why in str(caught.value)
     assert "hunter2" not in str(caught.value)
+
+
+KEYWORD_TYPES: dict[Any, Any] = {
+    timedelta: Delay,
+    ByteSize: int | str,
+    DatabaseUrl: DatabaseUrl | str,
+    Path: Path | str,
+    tuple: Iterable[str],
+}
+"""The types of keywords by the type of the setting, if a setting accepts more than its type."""
+
+
+def plain_type(annotation: Any) -> Any:
+    """The type of a setting without its constraints and without None."""
+    origin = get_origin(annotation)
+    if origin in (Annotated, Union, UnionType):
+        return plain_type(get_args(annotation)[0])
+    return annotation if origin is Literal else origin or annotation
+
+
+def test_type_checkers_know_the_settings_as_keywords() -> None:
+    expected = {}
+    for name in NAMES:
+        annotation = Settings.model_fields[name].annotation
+        plain = plain_type(annotation)
+        expected[name] = KEYWORD_TYPES.get(plain, plain) | None
+        if plain is int and NoneType in get_args(annotation):
+            expected[name] |= str  # such as "none"
+    assert get_type_hints(Keywords) == expected

@@ -4,12 +4,15 @@ import asyncio
 import atexit
 import os
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from runner.client.database_client import Client
 from runner.db.semaphore import InterruptibleLock
 from runner.errors import InvalidSettings, WouldBlock
 from runner.settings import Settings, load
+
+if TYPE_CHECKING:
+    from runner.settings.keywords import Keywords
 
 _lock = InterruptibleLock()
 _client: Client | None = None
@@ -65,14 +68,14 @@ def _new(settings: Settings) -> Client:
     return ShardClients(settings)
 
 
-def connect(settings: Settings | None = None, **overrides: Any) -> None:
+def connect(settings: Settings | None = None, **overrides: "Unpack[Keywords]") -> None:
     """Set the database that tasks are submitted to, instead of using the environment and the configuration file.
 
     While a `TaskStore` of `runner.testing` is open, tasks go to the store, and after it to this database.
 
     Args:
         settings: complete settings; None to load them.
-        overrides: single settings by name, e.g. url="postgresql://db/app".
+        overrides: single settings by name, e.g. url="postgresql://db/app"; None counts as unset.
 
     Raises:
         InvalidSettings: a value is not valid.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, Unpack, overload
 
 import sqlalchemy as sa
 
@@ -34,6 +34,7 @@ from runner.urls import parse_url
 
 if TYPE_CHECKING:
     from runner.db.statement import SingleInsert
+    from runner.settings.keywords import StoreKeywords
 
 
 class TestClient(Client):
@@ -122,18 +123,19 @@ class TaskStore:
         ...     assert [ran.verb for ran in store.drain()] == ["succeed"]
     """
 
-    def __init__(self, url: str, **settings: Any) -> None:
+    def __init__(self, url: str, **settings: "Unpack[StoreKeywords]") -> None:
         self.url = url
-        values: dict[str, Any] = {"url": parse_url(url), "notify": False}
-        self.settings = Settings(**values | settings)
+        values: dict[str, Any] = {"url": parse_url(url), "notify": False, **settings}
+        self.settings = Settings(**values)
         self._door = TestClient(self.settings, self._run_drain)
         self._before: Any = None
         self._replacements: dict[str, Any] = {}
 
     @classmethod
-    def in_folder(cls, folder: Path, **settings: Any) -> Self:
+    def in_folder(cls, folder: Path, **settings: "Unpack[StoreKeywords]") -> Self:
         """Open a store in a new SQLite file in a folder: the fastest choice, sufficient for most tests."""
-        return cls(f"sqlite:///{folder / 'tasks.db'}", sqlite_synchronous="NORMAL", **settings)
+        settings.setdefault("sqlite_synchronous", "NORMAL")
+        return cls(f"sqlite:///{folder / 'tasks.db'}", **settings)
 
     def __enter__(self) -> Self:
         self._before = replace(self._door)

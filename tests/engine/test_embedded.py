@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from runner import Runner, TaskHandler, connect, disconnect, handler, injected, resource
+from runner.client.client import connected_settings
 from runner.errors import ConfigurationError, SchemaMissing
 from runner.testing import TaskStore
 from tests.conftest import on_postgresql, on_sqlite
@@ -171,6 +172,7 @@ async def test_it_works_on_the_database_of_connect(
         async with Runner([work], concurrency=7, **QUICK) as runner:
             await (await work.submit_async(queue="a")).wait(timeout=WAIT_SECONDS)
         assert (runner.settings.concurrency, runner.settings.table_prefix) == (7, "shop_")
+        assert Runner([work], url=None, concurrency=None).settings == connected_settings()
         other = Runner([work], url="sqlite:///other.db").settings
         assert (other.url.database, other.table_prefix) == (str(tmp_path / "other.db"), "")
     finally:

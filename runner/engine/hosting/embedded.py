@@ -5,7 +5,7 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from runner.client.client import connected_settings
 from runner.errors import ConfigurationError
@@ -17,6 +17,7 @@ from runner.settings import Settings, load
 if TYPE_CHECKING:
     from runner.engine.runner import Engine
     from runner.engine.shards import ShardEngines
+    from runner.settings.keywords import RunnerKeywords
 
 log = logging.getLogger("runner")
 
@@ -35,8 +36,8 @@ class Runner:
         settings: complete settings; None for those of `connect`, or to load them if one of the overrides names a
             database or this program has not connected.
         resources: objects to use instead of opening a resource, by resource.
-        overrides: single settings by name, e.g. queues=["mail"], concurrency=10, poll_interval="5s". With
-            poll_interval=0 the runner scans once, executes the claimed tasks and stops.
+        overrides: single settings by name, e.g. queues=["mail"], concurrency=10, poll_interval="5s"; None counts as
+            unset. With poll_interval=0 the runner scans once, executes the claimed tasks and stops.
 
     Raises:
         InvalidSettings: a value is not valid.
@@ -56,7 +57,7 @@ class Runner:
         *,
         settings: Settings | None = None,
         resources: Mapping[Resource[Any], Any] | None = None,
-        **overrides: Any,
+        **overrides: "Unpack[RunnerKeywords]",
     ) -> None:
         self.settings = _settings(settings, overrides)
         self._handlers = _handlers(handlers, self.settings)
@@ -184,11 +185,12 @@ class Runner:
 
 
 def _settings(settings: Settings | None, overrides: Mapping[str, Any]) -> Settings:
-    if settings is None and not NAMES_OF_A_DATABASE & overrides.keys():
+    values = {name: value for name, value in overrides.items() if value is not None}
+    if settings is None and not NAMES_OF_A_DATABASE & values.keys():
         settings = connected_settings()
     if settings is None:
-        return load(**overrides)
-    return Settings(**{name: getattr(settings, name) for name in settings.model_fields_set} | dict(overrides))
+        return load(**values)
+    return Settings(**{name: getattr(settings, name) for name in settings.model_fields_set} | values)
 
 
 def _handlers(selection: Iterable[Handler | str] | None, settings: Settings) -> dict[str, Handler]:

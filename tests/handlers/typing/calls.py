@@ -2,7 +2,8 @@
 
 import asyncio
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any, TypedDict, assert_type
 from uuid import UUID
 
@@ -11,8 +12,10 @@ from runner import (
     Context,
     Dead,
     Retry,
+    Runner,
     TaskHandle,
     WorkflowTask,
+    connect,
     find,
     find_async,
     handler,
@@ -170,6 +173,18 @@ def joined() -> None:
         w.add(invoice.new(order=1), after=[rows, w.add(crunch.new(rows=4))])
     assert_type(rows, WorkflowTask[int])
     assert_type(rows.handle.result(), int)
+
+
+def connected(folder: Path) -> None:
+    """Settings are keywords with the names and types of the settings."""
+    connect(url="sqlite:///tasks.db", poll_interval="5s", queues=["mail"], payload_limit="1mb", password=None)
+    connect(max_interruptions="none", handlers="shop.tasks", codec_plain="accept")
+    connect(pol_interval="5s")  # refused: Unexpected keyword argument "pol_interval" for "connect"
+    connect(codec_plain="maybe")  # refused: Argument "codec_plain" to "connect" has incompatible type
+    Runner([charge], poll_interval=0, url="sqlite:///tasks.db", concurrency=5)
+    Runner(concurency=5)  # refused: Unexpected keyword argument "concurency" for "Runner"
+    TaskStore("sqlite:///tasks.db", retry="1m", timeout=timedelta(seconds=3))
+    TaskStore.in_folder(folder, retries="1m")  # refused: Unexpected keyword argument "retries" for "in_folder"
 
 
 async def found(store: TaskStore, name: str) -> None:
