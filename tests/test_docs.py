@@ -99,6 +99,7 @@ def test_every_setting_is_listed_with_its_default_and_its_description() -> None:
 def test_the_profiles_of_the_configuration_page_load(
     tmp_path: Path, shell_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("TASKTUI_URL", raising=False)
     for name, value in shell_environment.items():
         monkeypatch.setenv(name, value)
     (profiles,) = blocks(CONFIGURATION, "toml")
