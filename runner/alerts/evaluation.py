@@ -9,7 +9,7 @@ from datetime import datetime
 from urllib.request import Request
 
 from runner.alerts.notice import AlertNotice
-from runner.alerts.sending import MOST, in_own_thread
+from runner.alerts.sending import MAX_CALLS, in_own_thread
 from runner.alerts.webhook import fetch
 from runner.db.database import Database
 from runner.db.transaction import Transaction
@@ -32,7 +32,7 @@ async def ping(address: Masked | str) -> None:
     """Call the address once. A failure is a line of the log: the next evaluation calls again."""
     request = Request(address, headers={"User-Agent": "tasktui"})  # noqa: S310 - the scheme is checked with the settings
     try:
-        await in_own_thread("alert_ping", MOST, fetch, request, value_text(address))
+        await in_own_thread("alert_ping", MAX_CALLS, fetch, request, value_text(address))
     except Exception as error:
         log.warning("could not call the setting alert_ping: %s", error)
 

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from runner.alerts.mail import MailAddress, new_mail, send_mail
 from runner.alerts.receivers import Receivers
-from runner.alerts.sending import MOST, in_own_thread
+from runner.alerts.sending import MAX_CALLS, in_own_thread
 from runner.client.handler import handler
 from runner.db.database import Database
 from runner.db.transaction import Transaction, clock
@@ -46,7 +46,7 @@ async def mail_report(since: str = "7d", receivers: Receivers = injected) -> lis
     finally:
         await database.dispose()
     for receiver in to:
-        await in_own_thread(receiver.name, MOST, _send, receiver, found, settings.called)
+        await in_own_thread(receiver.name, MAX_CALLS, _send, receiver, found, settings.called)
     return [str(receiver) for receiver in to]
 
 

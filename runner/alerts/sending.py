@@ -19,7 +19,7 @@ T = TypeVar("T")
 NAME = "runner-send"
 """The beginning of the names of the threads."""
 
-MOST = 20
+MAX_CALLS = 20
 """Maximum number of calls of one address that share no slots with others."""
 
 

@@ -1,4 +1,4 @@
-"""Forming chunks: the chunks of a pool that wait for more tasks, and those that take some until they start."""
+"""Forming chunks: the chunks of a pool that still take tasks, before their end of waiting or their start."""
 
 import asyncio
 import contextvars
@@ -67,7 +67,7 @@ class ChunkPool(Protocol):
 
 
 class FormingChunks(Generic[M, C]):
-    """The chunks of a pool that wait for more tasks, and those that wait for a slot and still take some.
+    """The chunks of a pool that wait for more tasks or for a slot, and still take tasks.
 
     Args:
         slots: the pool.
@@ -108,7 +108,7 @@ class FormingChunks(Generic[M, C]):
             self._end_wait(chunk)
 
     def room(self, handler: Handler) -> int:
-        """Return the number of tasks of a handler to claim: those that fill the chunks for the free slots.
+        """Return the number of tasks of a handler to claim: enough to fill the chunks for the free slots.
 
         Tasks that are claimed ahead of a slot are no more than those of other handlers may be.
         """

@@ -282,7 +282,7 @@ class Context:
 
         Args:
             name: name of the step, unique in the task. Loops use `f"row-{i}"`.
-            function: what the step runs. It may run again after a crash of the runner, unless `transaction` is set.
+            function: runs as the step. It may run again after a crash of the runner, unless `transaction` is set.
             args: arguments of the function.
             retry: retry plan of the step, such as "10s,1m": a failure ends the attempt without counting it, and the
                 next one tries the step again. A list is used up after its last delay, another plan when the step has
@@ -360,7 +360,7 @@ class Context:
         Args:
             name: name of the step, unique in the task.
             task: the child, made with `new`. If another task holds its unique key, the call waits for that one. The
-                child joins the workflow of this task, and is stored in its database, whatever its route.
+                child joins the workflow of this task, and is stored in its database; its route does not count.
 
         Returns:
             The result of the child, as the type of its handler's return annotation.
@@ -476,7 +476,7 @@ def _refuse(context: Context, name: str, _: object) -> None:
     raise AttributeError(f"ctx.{name} cannot be set: {why}", name=name, obj=context)
 
 
-# The method of a frozen dataclass with slots fails with a TypeError about super() if the name is no field.
+# The method of a frozen dataclass with slots fails with a TypeError about super() if the name is not a field.
 setattr(Context, "__setattr__", _refuse)  # noqa: B010 - mypy accepts no assignment to a method
 
 CONTEXT_NAMES = ("Context", "runner.Context")

@@ -21,7 +21,7 @@ from runner.db.schema.task import Condition
 from runner.policy.breaker import OpenBreaker
 from runner.policy.claim_conditions import ClaimCondition
 from runner.policy.claim_facts import ClaimFacts, CommonCause, Explanation, RemedyStep
-from runner.policy.rate import MOST, Rate, checked
+from runner.policy.rate import MAX_LIMIT, Rate, checked
 from runner.text.document import JsonProperty
 from runner.text.formatting import age, sentence_of
 from runner.text.sanitize import count_noun, one_line
@@ -141,8 +141,8 @@ class Limit:
         raise NotImplementedError
 
     def room(self, _usage: LimitUsage) -> int:
-        """The number of tasks that may start now; MOST if this limit does not count them."""
-        return MOST
+        """The number of tasks that may start now; MAX_LIMIT if this limit does not count them."""
+        return MAX_LIMIT
 
     def full(self, _usage: LimitUsage, _tenant: str | None) -> str:
         """The reason why no task of a tenant starts now, as a sentence; empty if one may start."""
@@ -178,7 +178,7 @@ class Concurrency(Limit):
 
     def room(self, usage: LimitUsage) -> int:
         """The maximum without the running tasks."""
-        return MOST if usage.limits.running is None else max(0, usage.limits.running - usage.total)
+        return MAX_LIMIT if usage.limits.running is None else max(0, usage.limits.running - usage.total)
 
     def full(self, usage: LimitUsage, _tenant: str | None) -> str:
         """Name the running tasks and their runners."""
@@ -228,7 +228,7 @@ class StartRate(Limit):
     def room(self, usage: LimitUsage) -> int:
         """The tokens in the bucket."""
         rate = usage.limits.rate
-        return MOST if rate is None else rate.available(usage.spent, usage.at)
+        return MAX_LIMIT if rate is None else rate.available(usage.spent, usage.at)
 
     def full(self, usage: LimitUsage, _tenant: str | None) -> str:
         """Name the time of the next start."""
@@ -255,7 +255,7 @@ class BreakerLimit(Limit):
 
     def room(self, usage: LimitUsage) -> int:
         """The number of tasks that may probe now."""
-        return MOST if usage.breaker is None else usage.breaker.room
+        return MAX_LIMIT if usage.breaker is None else usage.breaker.room
 
     def full(self, usage: LimitUsage, _tenant: str | None) -> str:
         """Name the reason and the time of the next probe."""
@@ -348,7 +348,7 @@ class WithinLimits(ClaimCondition):
         full = [(usage.kind, limit.name) for usage, limit in cls._full(facts)]
         kept = [(usage, limit) for usage in _usages(facts) for limit in LIMITS if (usage.kind, limit.name) not in full]
         turns = any(limit.of_tenants and limit.value(usage.limits) for usage, limit in kept)
-        return min([1 if turns else MOST, *(limit.room(usage) for usage, limit in kept)])
+        return min([1 if turns else MAX_LIMIT, *(limit.room(usage) for usage, limit in kept)])
 
 
 def _usages(facts: ClaimFacts) -> list[LimitUsage]:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 from runner.errors import InvalidEdit
 
-MOST = 1_000_000_000
+MAX_LIMIT = 1_000_000_000
 """The highest limit."""
 
 PERIODS = {"s": 1.0, "sec": 1.0, "second": 1.0, "min": 60.0, "m": 60.0, "minute": 60.0, "h": 3600.0, "hour": 3600.0}
@@ -63,8 +63,8 @@ class Rate(NamedTuple):
         if match is None or period is None:
             raise InvalidEdit(field="rate", value=text, why="expected starts per time, such as 5/s, 100/min or 2000/h")
         number, length = int(re.sub("[_,]", "", match[1])[:12]), int(match[2][:6] or 1)
-        if not (1 <= number <= MOST and length):
-            raise InvalidEdit(field="rate", value=text, why=f"it must allow 1 to {MOST:,} starts")
+        if not (1 <= number <= MAX_LIMIT and length):
+            raise InvalidEdit(field="rate", value=text, why=f"it must allow 1 to {MAX_LIMIT:,} starts")
         return cls(number, period * length)
 
     @property
@@ -105,9 +105,9 @@ def checked(field: str, value: int | None) -> int | None:
     """Return a limit on running tasks, if it is valid.
 
     Raises:
-        InvalidEdit: it is not a whole number from 1 to MOST.
+        InvalidEdit: it is not a whole number from 1 to MAX_LIMIT.
     """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST):
-        why = f"it must be a whole number from 1 to {MOST:,}; `runner pause` stops all tasks"
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_LIMIT):
+        why = f"it must be a whole number from 1 to {MAX_LIMIT:,}; `runner pause` stops all tasks"
         raise InvalidEdit(field=field, value=str(value), why=why)
     return value

@@ -19,7 +19,7 @@ from runner.alerts.evaluation import ping
 from runner.alerts.mail import MailRefused
 from runner.alerts.notice import AlertNotice
 from runner.alerts.receivers import Receivers
-from runner.alerts.sending import MOST, NAME, TooManyCalls, in_own_thread
+from runner.alerts.sending import MAX_CALLS, NAME, TooManyCalls, in_own_thread
 from runner.alerts.webhook import WebhookFailed
 from runner.errors import InvalidSettings
 from runner.model.alert import DELIVER, DELIVERIES, QUEUE
@@ -381,18 +381,18 @@ async def test_a_server_that_does_not_answer_delays_no_notice_of_another_receive
 
 async def test_servers_that_answer_too_slowly_hold_a_bounded_number_of_threads() -> None:
     release = threading.Event()
-    hanging = [asyncio.create_task(in_own_thread("slow", MOST, release.wait)) for _ in range(MOST)]
+    hanging = [asyncio.create_task(in_own_thread("slow", MAX_CALLS, release.wait)) for _ in range(MAX_CALLS)]
     await asyncio.sleep(0)
     try:
         with pytest.raises(TooManyCalls, match=r"^slow has not answered 20 earlier calls"):
-            await in_own_thread("slow", MOST, release.is_set)
-        assert await in_own_thread("other", MOST, release.is_set) is False
+            await in_own_thread("slow", MAX_CALLS, release.is_set)
+        assert await in_own_thread("other", MAX_CALLS, release.is_set) is False
     finally:
         release.set()
     await asyncio.gather(*hanging)
     while any(thread.name.startswith(NAME) for thread in threading.enumerate()):
         await asyncio.sleep(0.01)
-    assert await in_own_thread("slow", MOST, release.is_set)
+    assert await in_own_thread("slow", MAX_CALLS, release.is_set)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.policy.claim_conditions import InOrder, NotExpired
-from runner.policy.rate import MOST
+from runner.policy.rate import MAX_LIMIT
 from runner.store.claim import ledger as limits
 from runner.store.claim import limited as claim_limited
 from runner.store.claim import plain as claim
@@ -256,7 +256,7 @@ async def claim_late(database: Database) -> None:
 
 
 def without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "room", lambda _: MOST)
+    monkeypatch.setattr(limits, "room", lambda _: MAX_LIMIT)
 
 
 def without_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
 from runner.store.claim.limited import LimitedLanes, claim_limited
-from runner.store.claim.look import claim_and_look
+from runner.store.claim.next_due import claim_with_next_due
 from runner.store.dependencies.resolve import any_open
 from runner.store.heartbeat import heartbeat, running_tasks
 from runner.urls import parse_url
@@ -118,7 +118,7 @@ async def test_each_operation_costs_the_round_trips_of_the_documentation(
     measured["a claim of a batch"] = await trips(far, lambda: runner.claim_on(10))
 
     async def look() -> object:
-        return await distant.write(claim_and_look, runner.who, lanes, runner.terms, 10)
+        return await distant.write(claim_with_next_due, runner.who, lanes, runner.terms, 10)
 
     measured["a claim that looks for other lanes"] = await trips(far, look)
     measured |= await claims_under_limits(far, database, distant)

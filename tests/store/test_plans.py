@@ -42,7 +42,7 @@ from runner.queries.why import facts
 from runner.queries.why.why import why
 from runner.settings import Settings
 from runner.store.claim.limited import LimitedClaim, LimitedLanes, claim_limited
-from runner.store.claim.look import claim_and_look
+from runner.store.claim.next_due import claim_with_next_due
 from runner.store.claim.plain import claim, claim_suspect, first_due
 from runner.store.claim.running_count import COUNT_OVERLAP
 from runner.store.claim.survey import Pending, pending, survey
@@ -71,7 +71,7 @@ ALIASES = {"entry", "due", "later", "here", "beyond", "earliest", "target", "can
 INDEXES = {
     "survey": {"task_ready"},
     "claim": {"task_ready"},
-    "claim_and_look": {"task_ready"},
+    "claim_with_next_due": {"task_ready"},
     "claim_lanes": {"task_ready"},
     "claim_suspect": {"task_rescued"},
     "running_tasks": {"task_running"},
@@ -170,8 +170,8 @@ async def costs(database: Database, looking: Watch) -> dict[str, Cost]:
         claimed = await runner.claim_on(100)
     if database.dialect.writing_ctes:
         lanes = dict.fromkeys(runner.lanes.positions, runner.start)
-        async with looking.seeing() as by_verb["claim_and_look"]:
-            looked, _ = await database.write(claim_and_look, runner.who, lanes, runner.terms, 50)
+        async with looking.seeing() as by_verb["claim_with_next_due"]:
+            looked, _ = await database.write(claim_with_next_due, runner.who, lanes, runner.terms, 50)
         claimed += looked
     await put_many(database, 50, priority=5, queue="other")
     await runner.survey()

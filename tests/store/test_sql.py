@@ -26,7 +26,7 @@ from runner.policy.suspicion import Ask
 from runner.queries.task_list.by_lane import walk_lanes
 from runner.queries.why.ahead import ahead, suspects_ahead
 from runner.store.claim.limited import LimitedLanes, claim_limited
-from runner.store.claim.look import claim_and_look
+from runner.store.claim.next_due import claim_with_next_due
 from runner.store.claim.plain import claim, claim_suspect, first_due
 from runner.store.claim.running_count import LastCount
 from runner.store.claim.survey import pending, survey
@@ -117,7 +117,9 @@ async def _claim(statements: Statements, runner: Runner) -> None:
     await statements.of("claim_lane", claim, runner.who, {lane: runner.start}, runner.terms, 1)
     await statements.of("claim_lanes", claim, runner.who, lanes, runner.terms, 1)
     if database.dialect.writing_ctes:
-        await statements.of("claim_and_look", claim_and_look, runner.who, {lane: runner.start}, runner.terms, 1)
+        await statements.of(
+            "claim_with_next_due", claim_with_next_due, runner.who, {lane: runner.start}, runner.terms, 1
+        )
     apart = runner.who._replace(selection=TaskSelection(without="1,2"))
     await statements.of("claim_lane_without", claim, apart, {lane: runner.start}, runner.terms, 1)
     await statements.of("claim_lanes_without", claim, apart, lanes, runner.terms, 1)

@@ -31,7 +31,7 @@ from runner.policy.queue_shares import QueueShares
 from runner.policy.retry import BackOff
 from runner.policy.suspicion import Proof
 from runner.resource_limits import reached_limit
-from runner.store.claim.look import claim_and_look
+from runner.store.claim.next_due import claim_with_next_due
 from runner.store.claim.plain import Claimant, claim
 
 log = logging.getLogger("runner.claim")
@@ -52,7 +52,7 @@ class Claimer:
     Args:
         claims: the claims of the runner.
         proof: time that a suspect runs before the next one may start.
-        answer: returns the seconds that an idle database takes for an answer.
+        answer: returns the seconds after which an idle database answers.
         may_claim_suspects: returns True unless this runner must rescue the tasks of lost runners first.
         events: has the ends of tasks that make room for others.
     """
@@ -84,12 +84,12 @@ class Claimer:
         self._next_timer: asyncio.TimerHandle | None = None
         self._context = contextvars.copy_context()
         """The context of the runner: a scan that starts when a task ends must not inherit the context of that task."""
-        self._looks = False
-        """True if the next claim also looks for tasks in other lanes, in place of a survey after it."""
-        self._next_look = 0.0
-        """The time in monotonic seconds before which claims do not look: a survey found no lane for what one saw."""
+        self._reads_next_due = False
+        """True if the next claim also reads when tasks in other lanes are due, in place of a survey after it."""
+        self._next_due_read_at = 0.0
+        """Monotonic seconds before which claims do not read the next due time: a survey found no such lane."""
         self._others_wait: float | None = None
-        """Seconds after the last claim until a task in another lane is due; None if it did not look."""
+        """Seconds after the last claim until a task in another lane is due; None if it did not read that."""
         self._submitted = False
         """True after a submit, until the next claim, which may not be in progress then, recalls the lanes."""
         events.subscribe(AttemptsEnded, self.tasks_ended)
@@ -101,7 +101,7 @@ class Claimer:
         Args:
             submitted: True after a submit: claim from the recently due lanes before reading all lanes.
             news: False if only the tasks that it expects can have become due since the last scan.
-            earlier: True if tasks may be due before those that claims have taken: another runner had them.
+            earlier: True if tasks may be due before the claimed ones: another runner had them.
         """
         self._submitted |= submitted
         self._beside.is_asked |= news
@@ -212,7 +212,7 @@ class Claimer:
         surveyed = self.scope.is_new or not self.lanes.has_ready(now) or is_due
         if surveyed:
             await self.survey.run(self.claims.claimant)
-        total, self._looks = 0, submitted and not surveyed
+        total, self._reads_next_due = 0, submitted and not surveyed
         while self.lanes.has_ready(time.monotonic()) and self.may_claim():
             self._others_wait = None
             self._recall()  # a backlog lets no scan end, and an urgent task must not wait for the next survey
@@ -244,7 +244,7 @@ class Claimer:
     async def _scan_known(self, submitted: bool) -> None:
         """Claim from the lanes that lately had due tasks, and let a survey run beside the claims when it is due."""
         self.lanes.recall(from_start=False)
-        self.lanes.next_due, self._looks = None, False  # the surveys beside the claims take care of both
+        self.lanes.next_due, self._reads_next_due = None, False  # the surveys beside the claims take care of both
         self.survey.order_keys.record_survey(has_heads=False)
         surveyed, self._beside.has_ended = self._beside.has_ended, False
         total = 0
@@ -280,18 +280,18 @@ class Claimer:
         """Look less often if a survey finds no lane for the task that a claim saw: others take it, or it is paused."""
         now, wait = time.monotonic(), self._others_wait
         if wait is not None and wait <= 0 and not self.lanes.has_ready(now):
-            self._next_look = now + OTHERS_EVERY
-        self._looks, self._others_wait = False, None
+            self._next_due_read_at = now + OTHERS_EVERY
+        self._reads_next_due, self._others_wait = False, None
 
-    def _may_look(self, lanes: Mapping[Lane, LanePosition]) -> bool:
+    def _may_read_next_due(self, lanes: Mapping[Lane, LanePosition]) -> bool:
         """True if these are all lanes that may be due, each from its start, so that other due tasks are news."""
         return (
-            self._looks
+            self._reads_next_due
             and self._database.dialect.writing_ctes
             and not self.scope.is_extended
             and lanes.keys() == self.lanes.positions.keys()
             and all(position == self.lanes.start for position in lanes.values())
-            and time.monotonic() >= self._next_look
+            and time.monotonic() >= self._next_due_read_at
         )
 
     def _find_no_room(self) -> None:
@@ -346,7 +346,7 @@ class Claimer:
         return sum(claimed) if claimed else None
 
     def _pools(self) -> Iterable[Slots]:
-        """The pools; those that share slots in the order of their first tasks, because the first ones may take all."""
+        """The pools. Those with shared slots are in the order of their first tasks: the first may take all slots."""
         in_flight, slots_of = self.claims.in_flight, self.claims.slots_of
         if not in_flight.sharing:
             if len(self.lanes.positions) == 1 and not self.lanes.limited.due:  # the most frequent case
@@ -399,9 +399,9 @@ class Claimer:
             from_start = not self._beside.is_needed()
             return await self.limited.claim(who, turn.lanes, limit, starts, from_start=from_start)
         lanes = {lane: self.lanes.positions[lane] for lane in turn.lanes}
-        if self._may_look(lanes):
-            look = await self._database.write(claim_and_look, who, lanes, self.claims.defaults, limit, starts)
-            claimed, self._others_wait = look
+        if self._may_read_next_due(lanes):
+            result = await self._database.write(claim_with_next_due, who, lanes, self.claims.defaults, limit, starts)
+            claimed, self._others_wait = result
         else:
             claimed = await self._database.write(claim, who, lanes, self.claims.defaults, limit, starts)
         last = claimed[-1:] if len(lanes) == 1 else claimed  # in order within each lane

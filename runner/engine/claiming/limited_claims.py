@@ -18,7 +18,7 @@ from runner.model.task import Claimed
 from runner.policy.lanes import FULL, LOOK_AGAIN, Lane, Lanes, lane_of
 from runner.policy.positions import LanePosition, TenantPositions
 from runner.policy.queue_shares import QueueShares
-from runner.policy.rate import MOST
+from runner.policy.rate import MAX_LIMIT
 from runner.policy.suspicion import Ask
 from runner.store.claim.limited import (
     BUSY,
@@ -59,7 +59,7 @@ class Turn(NamedTuple):
 
     lanes: list[Lane]
     limited: bool = False
-    most: int = MOST
+    most: int = MAX_LIMIT
     chunks: bool = False
 
     def divided(self, shares: QueueShares | None, room: int) -> list["Turn"]:

@@ -10,7 +10,7 @@ from runner.engine.claiming.scans import ScanScope
 from runner.policy.lanes import Head, Lane, Lanes
 from runner.policy.polling import OrderKeyWatch, Pace
 from runner.policy.positions import FIRST_ID, LanePosition, Visit
-from runner.store.claim.look import prepare_look
+from runner.store.claim.next_due import prepare_next_due
 from runner.store.claim.plain import Claimant, prepare_claims
 from runner.store.claim.survey import DENSE, MANY, survey
 from runner.store.claim.tenants import MOST_VISITS, visit
@@ -101,7 +101,7 @@ class LaneSurvey:
             who = claimant._replace(selection=self._scope.selection)
             await self._database.read(prepare_claims, who)
             if self._database.dialect.writing_ctes:
-                await self._database.read(prepare_look, who)
+                await self._database.read(prepare_next_due, who)
             self._is_prepared = True
         with self._timed():
             heads = await self._read()

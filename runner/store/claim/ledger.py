@@ -18,7 +18,7 @@ from runner.policy.breaker import OpenBreaker, Probe
 from runner.policy.claim_policy import LIMITED
 from runner.policy.lanes import Lane
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits, retry_in, room
-from runner.policy.rate import MOST
+from runner.policy.rate import MAX_LIMIT
 from runner.store.claim.running_count import LastCount, LimitName, RunningCount, by_tenant, limits_of
 
 COLUMNS = (*UNLIMITED.columns, "rate_spent")
@@ -65,7 +65,7 @@ class Ledger:
 
     def room_of(self, key: LimitName) -> int:
         """The number of tasks of a queue or a handler that may start now."""
-        return max(0, room(self.usages[key]) - self.starts[key]) if key in self.usages else MOST
+        return max(0, room(self.usages[key]) - self.starts[key]) if key in self.usages else MAX_LIMIT
 
     def room(self, lane: Lane) -> int:
         """The number of tasks of a lane that may start now."""

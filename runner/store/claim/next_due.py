@@ -1,4 +1,4 @@
-"""A claim that also looks for tasks beside its own: when the next one of them is due."""
+"""A claim that also returns when the next task beside its own is due."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -27,12 +27,12 @@ from runner.store.claim.plain import (
 )
 from runner.store.claim.survey import before_all_lanes, walk_of_lanes
 
-MOST = 8
-"""Maximum number of lanes to look at. With more of them, others count as due: a survey reads them in their order."""
+MAX_LANES = 8
+"""Maximum number of lanes to read. With more of them, others count as due: a survey reads them in their order."""
 
 
 @needs(Needs.PREPARED)
-async def claim_and_look(
+async def claim_with_next_due(
     tx: Transaction,
     who: Claimant,
     lanes: Mapping[Lane, LanePosition],
@@ -53,8 +53,8 @@ async def claim_and_look(
 
 
 @needs(Needs.PREPARED)
-async def prepare_look(tx: Transaction, who: Claimant) -> None:
-    """Compile the statements of `claim_and_look`, and execute nothing."""
+async def prepare_next_due(tx: Transaction, who: Claimant) -> None:
+    """Compile the statements of `claim_with_next_due`, and execute nothing."""
     for one_lane in (True, False):
         _prepared(tx.tables, tx.driver, who.order, who.selection.names, one_lane=one_lane)
 
@@ -63,10 +63,10 @@ async def prepare_look(tx: Transaction, who: Claimant) -> None:
 def _prepared(
     tables: Tables, driver: sa.Dialect, order: ClaimOrder, selection: tuple[str, ...], *, one_lane: bool
 ) -> Prepared:
-    return Prepared(look_statement(tables, DIALECTS[driver.name], order, selection, one_lane=one_lane), driver)
+    return Prepared(next_due_statement(tables, DIALECTS[driver.name], order, selection, one_lane=one_lane), driver)
 
 
-def look_statement(
+def next_due_statement(
     tables: Tables, dialect: Dialect, order: ClaimOrder, selection: tuple[str, ...], *, one_lane: bool
 ) -> sa.CompoundSelect[Any]:
     """Return the statement: a row per claimed task behind a null, and a last row with the seconds and nulls."""
@@ -90,7 +90,7 @@ def _wait(tables: Tables, dialect: Dialect, lane: sa.CTE) -> sa.ScalarSelect[Any
     )
     is_claimed = sa.exists().where(*(lane.c[name] == head.c[name] for name in Lane._fields))
     at = sa.case((is_claimed, later.correlate(head).scalar_subquery()), else_=head.c.run_at).label("at")
-    some = sa.select(at).select_from(head).limit(sa.literal_column(str(MOST + 1))).subquery("some")
-    is_few = sa.func.count() <= sa.literal_column(str(MOST))
+    some = sa.select(at).select_from(head).limit(sa.literal_column(str(MAX_LANES + 1))).subquery("some")
+    is_few = sa.func.count() <= sa.literal_column(str(MAX_LANES))
     wait = sa.case((is_few, seconds_until(sa.func.min(some.c.at))), else_=sa.literal_column("0"))
     return sa.select(wait).select_from(some).scalar_subquery()
