@@ -57,18 +57,9 @@ async def advance(tx: Transaction, seconds: float) -> None:
 
 
 def _tables_with_times(tables: Tables) -> list[sa.Table]:
-    """Tables with times, without runners, whose leases must stay valid, and minutes, which must stay whole."""
-    return [
-        tables.task,
-        tables.history,
-        tables.attempt,
-        tables.unique,
-        tables.dependency,
-        tables.workflow,
-        tables.audit,
-        tables.schedule,
-        tables.tick,
-    ]
+    """All tables without runners, whose leases must stay valid, and minutes, which must stay whole."""
+    others = (tables.runner, tables.ended_runner, tables.minute)
+    return [table for table in tables.metadata.tables.values() if table not in others]
 
 
 LEASE = 3600.0

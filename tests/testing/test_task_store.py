@@ -322,3 +322,15 @@ def test_the_tasks_of_an_encrypted_handler_are_decrypted(migrated_url: str) -> N
         assert done.id.result(timeout=0) == "paid with 4111"
     with TaskStore(migrated_url) as keyless, pytest.raises(KeyMissing, match=r"payload of handler test\.pay"):
         keyless.tasks()
+
+
+def test_sleeps_and_waits_end_with_the_time_of_the_store(store: TaskStore) -> None:
+    @handler("test.nap")
+    async def nap(ctx: Context) -> str:
+        await ctx.sleep("3d")
+        return "approved" if await ctx.wait_for("approval", timeout="7d") else "nobody approved"
+
+    task = nap.submit()
+    assert [ran.reason for ran in store.drain(ahead="2d")] == ["sleeps for 3d"]
+    assert [ran.verb for ran in store.drain(ahead="11d")] == ["snooze", "succeed"]
+    assert task.result(timeout=0) == "nobody approved"
