@@ -246,7 +246,7 @@ def handler(  # noqa: D417, PLR0913 - one argument per task option
 
     Args:
         name: unique name of the handler; every task stores it.
-        queue, priority: of its tasks; None for "default" and 5. Priorities are 1 to 9; 9 runs first.
+        queue, priority: of its tasks; None for "default" and 1. Priorities are 1 to 9; 9 runs first.
         retry: retry plan: stages (1m,5m,20m), exp:10s*2<1h, sidekiq, 30s or never; None for the runner's.
         timeout, max_attempts: of one attempt, such as "30s" or "none", and of all; None for the runner's.
         expires: longest time from the due time of its tasks to the start of an attempt; None for no limit.
