@@ -52,6 +52,18 @@ def test_the_readme_is_one_page() -> None:
     assert len(README.read_text().splitlines()) < MAX_LINES
 
 
+FEATURES = (
+    *("transactions", "unique-keys", "handlers", "submitting", "schedules", "durable-work", "workflows", "chunks"),
+    *("status-and-changes", "limits", "encryption", "testing", "deploy", "monitor", "other-words"),
+)
+"""Pages of features that a newcomer looks for."""
+
+
+def test_the_readme_links_the_page_of_each_feature() -> None:
+    linked = re.findall(r"\]\(docs/([\w-]+)\.md", README.read_text())
+    assert set(FEATURES) - set(linked) == set()
+
+
 def test_the_navigation_lists_every_page() -> None:
     pages = (PROJECT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
     listed = re.findall(r"(\S+\.md)$", pages, re.MULTILINE)

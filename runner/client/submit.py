@@ -207,7 +207,8 @@ def _tasks(
 def _require_known(options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in SETTABLE:
-            why = f"there is no such option; the options are {', '.join(SETTABLE)}"
+            argument = f"for an argument, write {{{name!r}: ...}}"
+            why = f"there is no such option; {argument}; the options are {', '.join(SETTABLE)}"
             raise InvalidTask(field="options", value=name, why=why)
 
 
