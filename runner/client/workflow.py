@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from types import TracebackType
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar, cast
 
 from runner.client.client import get_client, refuse_event_loop
 from runner.client.results import TaskHandle, handles
@@ -108,7 +108,7 @@ class Workflow:
         for item in parent_list(after):
             inner, rule = item if isinstance(item, DependsOn) else (item, on_failure or "wait")
             if not isinstance(inner, WorkflowTask):
-                parents += (DependsOn(parent.parent, rule) for parent in dependencies(inner))
+                parents += (DependsOn(parent.parent, rule) for parent in dependencies(cast("StoredParent", inner)))
                 continue
             if inner._workflow is not self:  # noqa: SLF001 - of this file
                 why = f"it is a task of the workflow {inner._workflow.name!r}: pass its handle"  # noqa: SLF001

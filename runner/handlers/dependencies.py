@@ -120,7 +120,7 @@ def _to_declared(parent: Any) -> DependsOn:
 
 def stored_declared(after: Iterable[DependsOn]) -> dict[str, OnFailure]:
     """Write declared dependencies for the options that the database stores."""
-    return {item.parent.handler: item.on_failure for item in after}
+    return {item.parent.handler: item.on_failure for item in after if isinstance(item.parent, SameKey)}
 
 
 def read_declared(options: Mapping[str, Any]) -> tuple[DependsOn, ...]:

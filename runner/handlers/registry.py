@@ -23,7 +23,7 @@ from runner.handlers.call_options import NO_CALL_OPTIONS, CallOptions
 from runner.handlers.chunk import ChunkOption, chunk_types
 from runner.handlers.codecs import check_codec
 from runner.handlers.context import Context, context_parameter
-from runner.handlers.dependencies import refuse_declared_cycle
+from runner.handlers.dependencies import refuse_declared_cycle, stored_declared
 from runner.handlers.functions import require_executable, signature_of
 from runner.handlers.options import TASK_OPTIONS
 from runner.handlers.outcome_rules import OnError, OnNone, OutcomeRule
@@ -169,7 +169,7 @@ class Handler:
     @property
     def parents(self) -> tuple[str, ...]:
         """Names of the handlers whose tasks with the same key come before its own."""
-        return tuple(item.parent.handler for item in self.defaults.call_options.after or ())
+        return tuple(stored_declared(self.defaults.call_options.after or ()))
 
     def require_parents(self, handlers: Mapping[str, "Handler"]) -> None:
         """Check that the handlers exist that it runs after.

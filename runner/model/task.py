@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 from runner.model.headers import read_headers, require_headers, write_headers
 
@@ -268,7 +268,7 @@ class DependsOn(NamedTuple):
         on_failure: effect of a dead or cancelled parent.
     """
 
-    parent: Any
+    parent: object
     on_failure: OnFailure = "wait"
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import sqlalchemy as sa
 
@@ -92,7 +92,7 @@ def dependency_rows(frame: Frame, tasks: Sequence[NewTask]) -> Steps[DependencyR
     states: Mapping[Parent, ParentState] = {}
     if waiting:
         _require_earlier_members(alike)
-        parents = {dependency.parent: None for task in waiting for dependency in task.after or ()}
+        parents = {cast("Parent", dependency.parent): None for task in waiting for dependency in task.after or ()}
         states = yield from _look_up(frame, [parent for parent in parents if not isinstance(parent, BatchMember)])
     predecessors = (yield from _predecessors(frame, alike)) if ordered else [None] * len(alike)
     per_task = [_dependency_row(task.after or (), states, last) for task, last in zip(alike, predecessors, strict=True)]
@@ -197,7 +197,9 @@ def _dependency_row(
 ) -> DependencyRow | None:
     if not after and predecessor is None:
         return None
-    dependencies = tuple((dependency, states.get(dependency.parent, ParentState())) for dependency in after)
+    dependencies = tuple(
+        (dependency, states.get(cast("Parent", dependency.parent), ParentState())) for dependency in after
+    )
     blocking = sum(_is_blocking(dependency, state) for dependency, state in dependencies)
     return DependencyRow(dependencies, blocking + (predecessor is not None), predecessor)
 

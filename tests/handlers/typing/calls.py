@@ -71,6 +71,13 @@ async def awaited() -> None:
     assert_type(crunch.task_handle(1).result(), int)
 
 
+async def called_from_a_task(ctx: Context, now: datetime) -> None:
+    """A call of a task by another one has the type of the result."""
+    assert_type(await ctx.call("charge", charge.new(order=1, at=now)), Receipt)
+    assert_type(await ctx.call("invoice", invoice.new(order=1)), Receipt)
+    assert_type(ctx.call("crunch", crunch.options(priority=9).new(rows=3)).result(), int)
+
+
 async def called() -> None:
     """A call in place of a submit returns no outcome either: it raises Dead, and submits a task for the others."""
     assert_type(invoice.call_or_submit(order=1), Receipt | TaskHandle[Receipt])
