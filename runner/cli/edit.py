@@ -21,23 +21,18 @@ from runner.cli.options import DEFAULT_CONNECTION, NO_OPTIONS, ChangeOptions, Co
 from runner.cli.output import print_json, print_line
 from runner.db.database import Database
 from runner.db.transaction import clock
-from runner.errors import InvalidEdit, InvalidInput, VersionConflict
+from runner.errors import InvalidInput, VersionConflict
 from runner.filter.parse import Filter
-from runner.model.duration import parse_duration, parse_spread
+from runner.model.duration import parse_spread
 from runner.operations.bulk import to_each
 from runner.operations.edit import EditPreview, edit_all, edit_each, preview_edit
-from runner.operations.edit_values import KEEP, Changes, check_bulk
+from runner.operations.edit_values import KEEP, Changes, check_bulk, parse_value
 from runner.operations.results import Target, local_actor
-from runner.policy.retry import parse_plan
 from runner.queries.audit_words import changed_values, column_words
 from runner.text import formatting
-from runner.text.hosts import host_list
 from runner.text.operator import local_zone, now
 from runner.text.redact import differences
-from runner.text.times import format_moment, parse_moment
-
-NONE = "none"
-"""Restores the handler's value, or removes the key."""
+from runner.text.times import format_moment
 
 NO_COLUMNS = ("requeue", "unchecked")
 """The options of an edit that are not values of a task."""
@@ -77,22 +72,8 @@ class NewValues:
     def changes(self, at: datetime) -> Changes:
         """Parse the values, relative to the database's time `at`."""
         texts = {name: value for name, value in asdict(self).items() if value is not None and name not in NO_COLUMNS}
-        return Changes(**{name: self._read(name, value, at) for name, value in texts.items()})
-
-    def _read(self, name: str, value: Any, at: datetime) -> Any:
-        match name:
-            case "max_attempts" | "retry" | "timeout" | "key" | "expires_at" if value == NONE:
-                return None
-            case "run_at" | "expires_at":
-                return parse_moment(value, at, local_zone())
-            case "max_attempts" if not value.isdecimal():
-                raise InvalidEdit(field=name, value=value, why="expected a whole number, or none")
-            case "max_attempts":
-                return int(value)
-            case "timeout":
-                return parse_duration(value).total_seconds()
-        read = {"retry": lambda plan: str(parse_plan(plan)), "hosts": host_list}.get(name)
-        return value if read is None else read(value)
+        zone = local_zone()
+        return Changes(**{name: parse_value(name, str(value), at, zone) for name, value in texts.items()})
 
 
 NO_VALUES = NewValues()

@@ -2,18 +2,26 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from enum import Enum, auto
 from typing import Any, Final, Literal
 
 from runner.errors import InvalidEdit, InvalidTask, PayloadTooLarge
+from runner.model.duration import parse_duration
 from runner.model.task import NewTask, State
 from runner.model.text_limits import require_json
 from runner.policy.claim_conditions import used_up
+from runner.policy.retry import parse_plan
 from runner.store.validation import check
+from runner.text.hosts import host_list
+from runner.text.times import parse_moment
 
 PAYLOAD_LIMIT = 256 * 1024
 """The default limit of a payload, in bytes."""
+
+
+MOST_DIGITS = 20
+"""Digits of a number that are read; Python refuses to read thousands of them."""
 
 
 class Keep(Enum):
@@ -60,6 +68,37 @@ class Changes:
 
 FIELDS = frozenset(field.name for field in fields(Changes))
 """The columns that an edit can set."""
+
+
+NONE = "none"
+"""The text of the handler's value, and of no key and no expiry."""
+
+
+def parse_value(name: str, text: str, at: datetime, zone: tzinfo) -> Any:
+    """Parse a new value as an operator writes it.
+
+    Args:
+        at: the time that durations count from.
+        zone: time zone of times without an offset.
+
+    Raises:
+        InvalidInput: the text cannot be parsed.
+    """
+    match name:
+        case "max_attempts" | "retry" | "timeout" | "key" | "expires_at" if text == NONE:
+            return None
+        case "run_at" | "expires_at":
+            return parse_moment(text, at, zone)
+        case "max_attempts" | "priority":
+            if not text.isdecimal() or len(text) > MOST_DIGITS:
+                or_none = ", or none" if name == "max_attempts" else ""
+                raise InvalidEdit(field=name, value=text[:80], why=f"expected a whole number{or_none}")
+            return int(text)
+        case "timeout":
+            return parse_duration(text).total_seconds()
+        case "retry":
+            return str(parse_plan(text))
+    return host_list(text) if name == "hosts" else text
 
 
 def check_values(changes: Changes, payload_limit: int = PAYLOAD_LIMIT) -> dict[str, Any]:

@@ -7,20 +7,16 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 from runner.errors import InvalidEdit
-from runner.model.duration import parse_duration
 from runner.model.sealed import read_sealed, shown
-from runner.operations.edit_values import Changes
+from runner.operations import edit_values
+from runner.operations.edit_values import NONE, Changes
 from runner.operations.targets import objection
 from runner.queries.task.detail import TaskDetail
 from runner.text import formatting
-from runner.text.hosts import ANY_HOST, host_list
+from runner.text.hosts import ANY_HOST
 from runner.text.redact import decode, redact, with_secrets
-from runner.text.times import parse_moment
 from tasktui.actions.question import FormField
 from tasktui.render.render import block, line
-
-NONE = "none"
-"""Typed to remove the key or the expiry, or to use the handler's own value."""
 
 OWN = "handler's"
 """The value of an entry that the handler decides: "none" would read as no attempt, no retry or no timeout."""
@@ -141,25 +137,10 @@ def parse_value(name: str, text: str, at: datetime, zone: tzinfo) -> Any:
     Raises:
         InvalidInput: the text cannot be parsed.
     """
-    match name:
-        case "max_attempts" | "retry" | "timeout" | "key" | "expires_at" if text in _resets(name):
-            return None
-        case "run_at" | "expires_at":
-            return parse_moment(text, at, zone)
-        case "max_attempts" | "priority":
-            if not text.isdecimal() or len(text) > 9:
-                raise InvalidEdit(field=name, value=text, why="it must be a whole number")
-            return int(text)
-        case "timeout":
-            return parse_duration(text).total_seconds()
-        case "payload":
-            return _parse_object(text)
-    return host_list(text) if name == "hosts" else text
-
-
-def _resets(name: str) -> tuple[str, ...]:
-    """The texts that remove a value. A task may have any key, so also the one that reads as OWN."""
-    return (NONE,) if name in ("key", "expires_at") else (NONE, OWN)
+    if name == "payload":
+        return _parse_object(text)
+    is_own = text == OWN and name in ("max_attempts", "retry", "timeout")
+    return edit_values.parse_value(name, NONE if is_own else text, at, zone)
 
 
 def _parse_object(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from runner.errors import InvalidEdit, RunnerError
 from runner.model.task import Shown, State
-from runner.operations.edit_values import KEEP, PAYLOAD_LIMIT, Changes, check_against, check_values
+from runner.operations.edit_values import KEEP, NONE, PAYLOAD_LIMIT, Changes, check_against, check_values
 from runner.queries.task.detail import TaskDetail, forecast
 from runner.queries.task_list.row import TaskRow
 from runner.text import formatting
@@ -16,7 +16,6 @@ from runner.text.redact import with_secrets
 from runner.text.sanitize import count_noun
 from runner.text.times import format_zone
 from tasktui.actions.edit_form import (
-    NONE,
     OWN,
     changes,
     edited_texts,

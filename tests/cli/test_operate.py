@@ -300,6 +300,12 @@ def test_values_of_a_task_are_edited(cli: Call, store: Store) -> None:
     assert (task["retry"], task["key"], task["max_attempts"]) == (None, None, None)
 
 
+def test_a_number_of_thousands_of_digits_is_refused(cli: Call, store: Store) -> None:
+    (id,) = later(store, 1)
+    result = cli("edit", id, "--max-attempts", "9" * 5_000)  # Python reads no such number.
+    assert (result.code, "expected a whole number, or none" in result.err) == (Exit.BAD_INPUT, True)
+
+
 def test_a_single_change_names_its_undo(cli: Call, store: Store) -> None:
     first, second = later(store, 2)
     for words in (("delay", second, "--by", "1h"), ("edit", first, "--priority", 7), ("terminate", first)):
