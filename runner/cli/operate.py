@@ -1,9 +1,7 @@
 """Change of tasks by a command: the targets, the confirmation, and the report."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -35,7 +33,7 @@ from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.shard import CURRENT_SHARD
-from runner.operations.bulk import BulkOptions, Operation, to_all, to_each
+from runner.operations.bulk import BulkOptions, to_all, to_each
 from runner.operations.canary import canary as apply_canary
 from runner.operations.preview import NO_VALUES, Objections, Preview, bounded
 from runner.operations.preview import preview as apply_preview
@@ -75,8 +73,7 @@ async def change_matching_in_shards(
     change: "Change", targets: Filter, options: ChangeOptions, settings: Settings
 ) -> int:
     """Preview, confirm and apply an operation on the tasks of all shards that match a filter."""
-    if options.limit is not None and options.limit < 1:
-        raise InvalidInput(why=f"--limit must be at least 1, not {options.limit}")
+    _check_limit(options)
     label, by = formatting.verb(change.verb), with_change_group(local_actor(options.reason))
     hinted = change.verb != "retry_now" or change.canary
     changes: dict[str | None, Change] = {}  # of each shard: its clock decides when +10m is
@@ -91,14 +88,7 @@ async def change_matching_in_shards(
 
     async def apply(database: Database, preview: Preview, limit: int | None) -> ShardOutcome:
         own, most = bounded(targets, preview.newest), None if preview.total.more else preview.eligible
-        operation = partial(changes[CURRENT_SHARD.get()].function, by=by)
-        how = replace(options, limit=limit)
-        if not change.canary:
-            return ShardOutcome(await _execute(database, operation, own, most, how, label))
-        with _progress("canary", most, how) as progress:
-            bulk_options = BulkOptions(limit=progress.total, on_progress=progress.show)
-            canary = await apply_canary(database, operation, own, bulk_options, progress.wait)
-        return ShardOutcome(canary.result, one_line(canary.failure) if canary.failure else "")
+        return await _execute(database, changes[CURRENT_SHARD.get()], own, by, _fewest(most, limit))
 
     work = ShardChange(
         label,
@@ -152,8 +142,7 @@ async def change_targets(
     Args:
         targets: the ids of the tasks, or a filter.
     """
-    if options.limit is not None and options.limit < 1:
-        raise InvalidInput(why=f"--limit must be at least 1, not {options.limit}")
+    _check_limit(options)
     if change.verb == "retry_now" and not change.canary and isinstance(targets, Filter):
         await _suggest_canary(database, targets)
     if options.dry_run:
@@ -169,13 +158,23 @@ async def change_targets(
         targets, limit = await _confirmed(database, change, targets, preview, options, settings)
     else:
         limit = len(targets)
-    by = _actor(options, limit)
-    label = formatting.verb(change.verb)
-    if change.canary and isinstance(targets, Filter):
-        return await _execute_canary(database, partial(change.function, by=by), targets, limit, options, by)
-    result = await _execute(database, partial(change.function, by=by), targets, limit, options, label)
+    by, label = _actor(options, limit), formatting.verb(change.verb)
+    result, failure = await _execute(database, change, targets, by, _fewest(limit, options.limit))
     undo = "" if change.final else await undo_command(database, result, by.change_group)
-    return print_result(label, result, json=options.json, change_group=by.change_group, undo=undo)
+    code = print_result(label, result, json=options.json, change_group=by.change_group, undo=undo)
+    if failure:
+        print_stderr(failure)
+    return Exit.PARTIAL if failure else code
+
+
+def _check_limit(options: ChangeOptions) -> None:
+    if options.limit is not None and options.limit < 1:
+        raise InvalidInput(why=f"--limit must be at least 1, not {options.limit}")
+
+
+def _fewest(*numbers: int | None) -> int | None:
+    """The lowest of some limits; None without one."""
+    return min((number for number in numbers if number is not None), default=None)
 
 
 async def _suggest_canary(database: Database, targets: Filter) -> bool:
@@ -255,48 +254,24 @@ async def _confirmed(
 
 
 async def _execute(
-    database: Database,
-    operation: Operation,
-    targets: list[int] | Filter,
-    limit: int | None,
-    options: ChangeOptions,
-    label: str,
-) -> Result:
-    """Change chunk by chunk, and no more tasks than were confirmed, even if more match by now."""
-    with _progress(label, limit, options) as progress:
-        bulk_options = BulkOptions(limit=progress.total, on_progress=progress.show)
-        if isinstance(targets, Filter):
-            return await to_all(database, operation, targets, bulk_options)
-        return await to_each(database, operation, [Target(id) for id in targets], bulk_options)
+    database: Database, change: Change, targets: list[int] | Filter, by: Actor, limit: int | None
+) -> ShardOutcome:
+    """Change chunk by chunk, and no more tasks than were confirmed, even if more match by now.
 
-
-@contextmanager
-def _progress(label: str, limit: int | None, options: ChangeOptions) -> Iterator[ProgressLine]:
-    """Show the progress, and the number of changed tasks if the operator stops the operation."""
-    progress = ProgressLine(label, limit if options.limit is None else min(options.limit, limit or options.limit))
+    A canary stops at the first failure.
+    """
+    operation, is_canary = partial(change.function, by=by), change.canary and isinstance(targets, Filter)
+    progress = ProgressLine("canary" if is_canary else formatting.verb(change.verb), limit)
+    bulk_options = BulkOptions(limit=limit, on_progress=progress.show)
     try:
-        yield progress
+        if isinstance(targets, list):
+            return ShardOutcome(await to_each(database, operation, [Target(id) for id in targets], bulk_options))
+        if not change.canary:
+            return ShardOutcome(await to_all(database, operation, targets, bulk_options))
+        canary = await apply_canary(database, operation, targets, bulk_options, progress.wait)
+        return ShardOutcome(canary.result, one_line(canary.failure or ""))
     except asyncio.CancelledError:
         print_stderr(f"stopped: {count_noun(progress.done, 'task')} changed")
         raise
     finally:
         progress.end()
-
-
-async def _execute_canary(
-    database: Database,
-    operation: Operation,
-    task_filter: Filter,
-    limit: int | None,
-    options: ChangeOptions,
-    by: Actor,
-) -> int:
-    """Change in stages, and print the failure that stopped them."""
-    with _progress("canary", limit, options) as progress:
-        bulk_options = BulkOptions(limit=progress.total, on_progress=progress.show)
-        canary = await apply_canary(database, operation, task_filter, bulk_options, progress.wait)
-    undo = await undo_command(database, canary.result, by.change_group)
-    code = print_result("retry", canary.result, json=options.json, change_group=by.change_group, undo=undo)
-    if canary.failure:
-        print_stderr(one_line(canary.failure))
-    return Exit.PARTIAL if canary.failure else code

@@ -239,12 +239,17 @@ def print_result(verb: str, result: Result, *, json: bool, change_group: str | N
         print_json(ResultDocument(verb, result, change_group if result.changed else None))
     else:
         print_line(f"{verb}: {result}{f'; undo with: {undo}' if undo else ''}")
+    print_reasons(result)
+    return exit_code(result)
+
+
+def print_reasons(result: Result) -> None:
+    """Print why tasks were not changed."""
     lines = result.reasons()
     for line in lines[:MAX_LINES]:
         print_stderr(line)
     if len(lines) > MAX_LINES:
         print_stderr(f"and {len(lines) - MAX_LINES:,} more skipped")
-    return exit_code(result)
 
 
 def exit_code(result: Result) -> int:

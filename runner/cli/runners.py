@@ -1,9 +1,9 @@
 """`runner runners`: the registered runners, and commands for them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import partial
-from typing import Annotated, Any, Literal, NamedTuple
+from operator import attrgetter
+from typing import Annotated, Literal, NamedTuple
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import (
@@ -164,7 +164,7 @@ def _show_merged(listed: Mapping[str, RunnerList], missing: Mapping[str, Unliste
         return bool(rows)
     if rows:
         id, *rest = _columns(at)
-        own = [Column(each.title, partial(_of_runner, each.value), each.text, each.right, each.fixed) for each in rest]
+        own = [each.of(attrgetter("runner")) for each in rest]
         named = Column[ShardRunner](id.title, lambda row: f"{row.shard}:{row.runner.id}", right=True, fixed=True)
         print_table((named, *own), rows)
         for name, each in listed.items():
@@ -173,10 +173,6 @@ def _show_merged(listed: Mapping[str, RunnerList], missing: Mapping[str, Unliste
         print_line(NONE)
     print_partial(missing)
     return bool(rows)
-
-
-def _of_runner(value: Callable[[RunnerRow], Any], row: ShardRunner) -> Any:
-    return value(row.runner)
 
 
 MERGED = ShardList(RunnerList, _show_merged)

@@ -9,13 +9,13 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.operation_output import (
-    MAX_LINES,
     ResultDocument,
     ask,
     check_count,
     confirmed_text,
     demand_for,
     exit_code,
+    print_reasons,
     require_reason,
 )
 from runner.cli.options import ChangeOptions, open_database
@@ -330,11 +330,7 @@ def _print_results(
     for name, error in left.errors.items():
         listing = f"some of it may be changed; see runner audit --group {change.change_group} --profile {name}"
         print_stderr(f"runner: {name}: {listing if name in left.broken_off else 'nothing was changed'}: {error}")
-    reasons = total.reasons()
-    for line in reasons[:MAX_LINES]:
-        print_stderr(line)
-    if len(reasons) > MAX_LINES:
-        print_stderr(f"and {len(reasons) - MAX_LINES:,} more skipped")
+    print_reasons(total)
     if left.errors:
         return int(Exit.PARTIAL) if total.changed else _code_of(left.errors)
     return exit_code(total)

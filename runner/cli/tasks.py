@@ -1,11 +1,11 @@
 """`runner tasks`: the tasks that match a filter."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
 
@@ -288,12 +288,8 @@ MERGED = ShardList(ListedPage, _show_merged, "--after", split_cursors)
 def shard_task_columns(at: datetime) -> tuple[Column[ShardTask], ...]:
     """The columns of a task list over shards."""
     id, *rest = task_columns(at)
-    own = [Column(each.title, partial(_of_task, each.value), each.text, each.right, each.fixed) for each in rest]
+    own = [each.of(attrgetter("task")) for each in rest]
     return (Column("SHARD", lambda row: row.shard), Column(id.title, str, right=True, fixed=True), *own)
-
-
-def _of_task(value: Callable[[TaskRow], Any], row: ShardTask) -> Any:
-    return value(row.task)
 
 
 def task_columns(at: datetime) -> tuple[Column[TaskRow], ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 thousands: Callable[[Any], str] = "{:,}".format
@@ -27,6 +28,10 @@ class Column(NamedTuple, Generic[T]):
     right: bool = False
     fixed: bool = False
     wraps: bool = False
+
+    def of(self, part: Callable[[S], T]) -> "Column[S]":
+        """The same column of rows that have the row as a part."""
+        return Column(self.title, lambda row: self.value(part(row)), self.text, self.right, self.fixed, self.wraps)
 
     def cell(self, row: T) -> str:
         """The cell of a row."""
