@@ -8,15 +8,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
-from runner.model.text_limits import to_storable
 from runner.operations.results import Actor
 from runner.operations.written_rows import write_rows
 
 ONE: Any = sa.literal_column("1")
-
-NAME_LIMIT = 1_000
-REASON_LIMIT = 4_000
-"""Maximum number of bytes that are stored."""
 
 
 class AuditEntry(NamedTuple):
@@ -44,7 +39,8 @@ async def record(tx: Transaction, by: Actor, entries: Iterable[AuditEntry]) -> N
     Raises:
         DatabaseRefused: the database left out an entry; the transaction must not commit.
     """
-    rows = [_values(by, entry) for entry in entries]
+    author = by.stored
+    rows = [_values(author, entry) for entry in entries]
     if rows:
         insert = sa.insert(tx.tables.audit).returning(ONE)  # logins that may not read the audit log return no column
         await write_rows(tx, insert, len(rows), rows)
@@ -52,9 +48,9 @@ async def record(tx: Transaction, by: Actor, entries: Iterable[AuditEntry]) -> N
 
 def _values(by: Actor, entry: AuditEntry) -> dict[str, Any]:
     return {
-        "operator": to_storable(by.operator, NAME_LIMIT),
-        "host": to_storable(by.host, NAME_LIMIT),
-        "reason": None if by.reason is None else to_storable(by.reason, REASON_LIMIT),
+        "operator": by.operator,
+        "host": by.host,
+        "reason": by.reason,
         "verb": entry.verb,
         "task_id": entry.task_id,
         "target": entry.target,

@@ -10,8 +10,7 @@ from runner.db.lock_limits import OPERATION_LOCKS
 from runner.db.transaction import Transaction
 from runner.errors import InvalidEdit, InvalidInput
 from runner.filter.fields import suggestion
-from runner.model.text_limits import to_storable
-from runner.operations.audit_log import NAME_LIMIT, AuditEntry, record
+from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor
 from runner.operations.written_rows import write_rows
 from runner.queries.breakers import BreakerRow, breakers
@@ -61,7 +60,7 @@ async def open_by_hand(tx: Transaction, handler: str, by: Actor, wait: timedelta
     if row.definition is None:
         raise InvalidInput(why=f"the definition of the breaker of {handler} is not readable; start a runner")
     before = await read_state(tx, handler)
-    seconds, author = None if wait is None else wait.total_seconds(), to_storable(by.operator, NAME_LIMIT)
+    seconds, author = None if wait is None else wait.total_seconds(), by.stored.operator
     why = by.reason or f"opened by {by.operator}"
     changed = await open_breaker(tx, handler, row.definition, why, author, seconds)
     return await _recorded(tx, handler, by, OPEN, before, changed=changed)

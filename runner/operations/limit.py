@@ -11,8 +11,7 @@ from runner.db.transaction import Transaction, clock
 from runner.db.types import EARLIEST
 from runner.errors import InvalidEdit, InvalidInput
 from runner.filter.fields import suggestion
-from runner.model.text_limits import to_storable
-from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
+from runner.operations.audit_log import AuditEntry, record
 from runner.operations.names import name_warning
 from runner.operations.pause import PauseKind, PauseTarget, registry_of
 from runner.operations.results import Actor
@@ -122,8 +121,8 @@ async def set_limits(tx: Transaction, target: PauseTarget, edit: LimitEdit, by: 
     result = await _result(tx, target, edit, row)
     author = {
         "limited_at": await clock(tx),
-        "limited_by": to_storable(by.operator, NAME_LIMIT),
-        "limited_why": None if by.reason is None else to_storable(by.reason, REASON_LIMIT),
+        "limited_by": by.stored.operator,
+        "limited_why": by.stored.reason,
     }
     values = result.after.columns | (dict.fromkeys(author) if edit.default else author)
     await write(tx, target, values)

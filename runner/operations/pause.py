@@ -11,8 +11,8 @@ from runner.db.lock_limits import OPERATION_LOCKS
 from runner.db.transaction import Transaction, clock
 from runner.db.types import EARLIEST, bounded
 from runner.errors import InvalidEdit, InvalidTask
-from runner.model.text_limits import require_name, to_storable
-from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
+from runner.model.text_limits import require_name
+from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor
 from runner.operations.written_rows import write_rows
 from runner.policy.claim_policy import PAUSED
@@ -72,7 +72,7 @@ async def pause(tx: Transaction, target: PauseTarget, by: Actor, until: datetime
     values = {
         "paused_at": now,
         "paused_until": paused.until,
-        "paused_by": to_storable(by.operator, NAME_LIMIT),
+        "paused_by": by.stored.operator,
         "paused_why": paused.why,
     }
     await _enter(tx, target, values)
@@ -95,7 +95,7 @@ async def preview_pause(tx: Transaction, target: PauseTarget, by: Actor, until: 
 
 
 def _paused(before: Mapping[str, Any], by: Actor, until: datetime | None) -> Paused:
-    why = before.get("paused_why") if by.reason is None else to_storable(by.reason, REASON_LIMIT)
+    why = before.get("paused_why") if by.reason is None else by.stored.reason
     return Paused(until or before.get("paused_until"), why, bool(before))
 
 
@@ -103,9 +103,15 @@ async def _check(tx: Transaction, target: PauseTarget, until: datetime | None) -
     """Validate the pause and return the database's time."""
     _check_name(target)
     now = await clock(tx)
-    if until is not None and not (until.tzinfo and now < until and bounded(until)):
-        raise InvalidEdit(field="the end of the pause", value=str(until), why="it must be in the future")
+    if until is not None:
+        require_future("the end of the pause", until, now)
     return now
+
+
+def require_future(name: str, end: datetime, now: datetime) -> None:
+    """Reject an end that has passed, or that a database cannot store."""
+    if not (end.tzinfo and now < end and bounded(end)):
+        raise InvalidEdit(field=name, value=str(end), why="it must be in the future")
 
 
 def _check_name(target: PauseTarget) -> None:

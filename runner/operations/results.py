@@ -3,14 +3,19 @@
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from runner.model.shard import ShardId
 from runner.model.stuck_row import RowFault, StuckCause
 from runner.model.task import State
+from runner.model.text_limits import to_storable
 from runner.text import operator
 from runner.text.sanitize import count_noun, one_line
 from runner.text.stuck_row import LONGEST_FACT, lock_advice, refusal_advice
+
+NAME_LIMIT = 1_000
+REASON_LIMIT = 4_000
+"""Maximum number of bytes that are stored."""
 
 
 class Actor(NamedTuple):
@@ -25,6 +30,13 @@ class Actor(NamedTuple):
     host: str
     reason: str | None = None
     change_group: str | None = None
+
+    @property
+    def stored(self) -> Self:
+        """The author with texts that the databases can store."""
+        names = to_storable(self.operator, NAME_LIMIT), to_storable(self.host, NAME_LIMIT)
+        reason = None if self.reason is None else to_storable(self.reason, REASON_LIMIT)
+        return self._replace(operator=names[0], host=names[1], reason=reason)
 
 
 class Target(NamedTuple):

@@ -10,10 +10,9 @@ import sqlalchemy as sa
 
 from runner.db.lock_limits import OPERATION_LOCKS
 from runner.db.transaction import Transaction, clock
-from runner.db.types import bounded, next_version
+from runner.db.types import next_version
 from runner.errors import (
     DuplicateScheduleId,
-    InvalidEdit,
     InvalidSchedule,
     ScheduleConflict,
     ScheduleInCode,
@@ -21,9 +20,8 @@ from runner.errors import (
 )
 from runner.handlers.schedules import check_id
 from runner.model.schedule import SPEC_COLUMNS, ScheduleSpec
-from runner.model.text_limits import to_storable
-from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
-from runner.operations.pause import PAUSE
+from runner.operations.audit_log import AuditEntry, record
+from runner.operations.pause import PAUSE, require_future
 from runner.operations.results import Actor
 from runner.operations.written_rows import write_rows
 from runner.policy.schedule_ticks import check_spec
@@ -141,13 +139,13 @@ async def pause_schedule(
     """
     row = await lock_schedule(tx, id, version)
     now = await clock(tx)
-    if until is not None and not (until.tzinfo and now < until and bounded(until)):
-        raise InvalidEdit(field="the end of the pause", value=str(until), why="it must be in the future")
+    if until is not None:
+        require_future("the end of the pause", until, now)
     pause = {
         "paused_at": now,
         "paused_until": until,
-        "paused_by": to_storable(by.operator, NAME_LIMIT),
-        "paused_why": None if by.reason is None else to_storable(by.reason, REASON_LIMIT),
+        "paused_by": by.stored.operator,
+        "paused_why": by.stored.reason,
     }
     await change_schedule(tx, id, pause | {"next_at": until})
     await record(tx, by, [AuditEntry("pause", _pause_of(row), pause, target=target_of(id))])

@@ -8,14 +8,12 @@ import sqlalchemy as sa
 
 from runner.db.lock_limits import OPERATION_LOCKS
 from runner.db.transaction import Transaction, clock
-from runner.db.types import bounded
-from runner.errors import InvalidEdit, InvalidInput
+from runner.errors import InvalidInput
 from runner.filter.fields import suggestion
 from runner.model.alert import AlertRule, Silence
-from runner.model.text_limits import to_storable
-from runner.operations.audit_log import NAME_LIMIT, REASON_LIMIT, AuditEntry, record
+from runner.operations.audit_log import AuditEntry, record
 from runner.operations.names import name_warning
-from runner.operations.pause import PauseKind, PauseTarget
+from runner.operations.pause import PauseKind, PauseTarget, require_future
 from runner.operations.results import Actor
 from runner.operations.written_rows import write_rows
 from runner.queries.rows import as_text, moment, readable, text
@@ -40,13 +38,12 @@ async def silence(tx: Transaction, name: str, until: datetime, by: Actor) -> Sil
         InvalidEdit: the end is not in the future.
     """
     await check_alert(tx, name)
-    if not (until.tzinfo and await clock(tx) < until and bounded(until)):
-        raise InvalidEdit(field="the end of the silence", value=str(until), why="it must be in the future")
+    require_future("the end of the silence", until, await clock(tx))
     until = until.replace(microsecond=until.microsecond // 1000 * 1000)  # as SQLite stores it, so that undo finds it
     values = {
         "silenced_until": until,
-        "silenced_by": to_storable(by.operator, NAME_LIMIT),
-        "silenced_why": None if by.reason is None else to_storable(by.reason, REASON_LIMIT),
+        "silenced_by": by.stored.operator,
+        "silenced_why": by.stored.reason,
     }
     before = await silence_of(tx, name)
     await set_silence(tx, name, values)

@@ -8,9 +8,9 @@ import sqlalchemy as sa
 from runner.db.transaction import Transaction
 from runner.model.task import MOVES, State
 from runner.model.text_limits import to_storable
-from runner.operations.audit_log import REASON_LIMIT, AuditEntry, record
+from runner.operations.audit_log import AuditEntry, record
 from runner.operations.blocking import close
-from runner.operations.results import Actor, Result, Target
+from runner.operations.results import REASON_LIMIT, Actor, Result, Target
 from runner.operations.targets import LockedTask, change, lock_targets
 from runner.store.history import UNASSIGNED, FinishedTask, finish
 from runner.store.minute_statistics import NO_RUNNER, count_unclaimed

@@ -10,8 +10,7 @@ from runner.db.schema import is_open
 from runner.db.transaction import Transaction
 from runner.db.types import db_now
 from runner.model.task import State
-from runner.model.text_limits import to_storable
-from runner.operations.audit_log import NAME_LIMIT, AuditEntry, record
+from runner.operations.audit_log import AuditEntry, record
 from runner.operations.results import Actor, Result, Skipped, Target
 from runner.operations.targets import LockedTask, change, lock_targets, read_tasks
 from runner.queries.rows import as_text
@@ -59,11 +58,7 @@ async def _close(tx: Transaction, ids: Sequence[int], by: Actor, dependency_id: 
     dependency = tx.tables.dependency
     of_tasks = tx.dialect.one_of(dependency.c.task_id, ids) & is_open(dependency.c)
     condition = of_tasks if dependency_id is None else of_tasks & (dependency.c.id == dependency_id)
-    update = (
-        sa.update(dependency)
-        .where(condition)
-        .values(satisfied_at=db_now(), satisfied_by=to_storable(by.operator, NAME_LIMIT))
-    )
+    update = sa.update(dependency).where(condition).values(satisfied_at=db_now(), satisfied_by=by.stored.operator)
     columns = (
         dependency.c.task_id,
         dependency.c.id,

@@ -12,10 +12,10 @@ from runner.errors import InvalidInput, RunnerError
 from runner.queries.comparison import HEADS, QueueFigures, Side, differs, facts, in_order, notable, read_side, text_of
 from runner.queries.past.as_of import read_moment
 from runner.text import formatting
+from tasktui.commands.run import CommandTarget
 from tasktui.dialogs.answer import AnswerScreen
 from tasktui.messages import Tone
 from tasktui.render.render import content, fitted, line
-from tasktui.session.databases import Databases
 from tasktui.session.session import Session
 
 if TYPE_CHECKING:
@@ -161,29 +161,11 @@ def _queue(
         yield content((f"    {line(first or 'no limit')}  |  {line(second or 'no limit')}", "retrying"))
 
 
-class ComparisonTarget(Protocol):
+class ComparisonTarget(CommandTarget, Protocol):
     """The console, as the command sees it."""
-
-    @property
-    def session(self) -> Session:
-        """The session with the database in front."""
-        ...
-
-    @property
-    def databases(self) -> Databases:
-        """The databases of the console."""
-        ...
-
-    def run_worker(self, work: Any, *, group: str = "default") -> Any:
-        """Run a coroutine beside the screens."""
-        ...
 
     def push_screen(self, screen: Any) -> Any:
         """Open a dialog."""
-        ...
-
-    def show_notice(self, text: str, *, tone: Tone = Tone.DONE) -> None:
-        """Show a notice."""
         ...
 
 
