@@ -192,6 +192,23 @@ def _shows_secrets(value: Any) -> bool:
 ONE: sa.ColumnElement[int] = sa.literal_column("1")
 
 
+async def _guarded(
+    tx: Transaction,
+    guard: Guard,
+    operation: Callable[[Transaction], Awaitable[object]],
+    unchanged: str = "nothing would change",
+) -> str:
+    """Write the SQL of an operation that is not on tasks; see `script`.
+
+    Args:
+        unchanged: why the operation changes nothing.
+    """
+    _, statements = await dry_run(tx, operation)
+    if not statements:
+        raise NoSqlEquivalent(why=unchanged)
+    return pasteable(transaction(tx, guard, statements))
+
+
 async def pause_script(
     tx: Transaction, target: PauseTarget, operation: Callable[[Transaction], Awaitable[object]]
 ) -> str:
@@ -205,11 +222,7 @@ async def pause_script(
     Raises:
         NoSqlEquivalent: nothing would change, or the SQL cannot be pasted safely.
     """
-    guard = await _same_pause(tx, target)
-    _, statements = await dry_run(tx, operation)
-    if not statements:
-        raise NoSqlEquivalent(why=f"{target} is not paused")
-    return pasteable(transaction(tx, guard, statements))
+    return await _guarded(tx, await _same_pause(tx, target), operation, f"{target} is not paused")
 
 
 async def _same_pause(tx: Transaction, target: PauseTarget) -> Guard:
@@ -233,13 +246,12 @@ async def limit_script(tx: Transaction, target: PauseTarget, edit: LimitEdit, by
         NoSqlEquivalent: the SQL cannot be pasted safely.
     """
     registry, row = registry_of(tx, target), await read_entry(tx, target, locked=False)
-    _, statements = await dry_run(tx, partial(set_limits, target=target, edit=edit, by=by))
     is_target = (registry.c.name == target.name, registry.c.limited_at.is_not_distinct_from(row["limited_at"]))
     same = sa.select(registry.c.name).where(*is_target)
     if not row["known"]:
         same = sa.select(ONE).where(~sa.exists().where(registry.c.name == target.name))
     guard = Guard(same, f"{target}, if its limits have not changed", f"the limits of {target} have changed since")
-    return pasteable(transaction(tx, guard, statements))
+    return await _guarded(tx, guard, partial(set_limits, target=target, edit=edit, by=by))
 
 
 async def breaker_script(tx: Transaction, handler: str, operation: Callable[[Transaction], Awaitable[object]]) -> str:
@@ -255,10 +267,9 @@ async def breaker_script(tx: Transaction, handler: str, operation: Callable[[Tra
     registry = tx.tables.handler
     state = await read_state(tx, handler)
     unchanged = (registry.c[name].is_not_distinct_from(state[name]) for name in ("breaker_probes", "breaker_opened_at"))
-    _, statements = await dry_run(tx, operation)
     same = sa.select(registry.c.name).where(registry.c.name == handler, *unchanged)
     what = f"the breaker of {handler}"
-    return pasteable(transaction(tx, Guard(same, f"{what}, if it has not changed", f"{what} has changed"), statements))
+    return await _guarded(tx, Guard(same, f"{what}, if it has not changed", f"{what} has changed"), operation)
 
 
 async def silence_script(tx: Transaction, name: str, operation: Callable[[Transaction], Awaitable[object]]) -> str:
@@ -273,15 +284,12 @@ async def silence_script(tx: Transaction, name: str, operation: Callable[[Transa
     """
     alert = tx.tables.alert
     until = await tx.scalar(sa.select(alert.c.silenced_until).where(alert.c.name == name))
-    _, statements = await dry_run(tx, operation)
-    if not statements:
-        raise NoSqlEquivalent(why=f"{target_of_alert(name)} is not silenced")
     same = sa.select(alert.c.name).where(alert.c.name == name, alert.c.silenced_until == until)
     if until is None:
         same = sa.select(ONE).where(~sa.exists().where(alert.c.name == name, alert.c.silenced_until.is_not(None)))
     target = target_of_alert(name)
     guard = Guard(same, f"{target}, if its silence has not changed", f"the silence of {target} has changed since")
-    return pasteable(transaction(tx, guard, statements))
+    return await _guarded(tx, guard, operation, f"{target} is not silenced")
 
 
 async def command_script(tx: Transaction, runner_id: int, command: str, by: Actor) -> str:
@@ -295,10 +303,8 @@ async def command_script(tx: Transaction, runner_id: int, command: str, by: Acto
     """
     runner = tx.tables.runner
     current = await tx.scalar(sa.select(runner.c.command).where(runner.c.id == runner_id))
-    exists, statements = await dry_run(tx, partial(send_command, runner_id=runner_id, command=command, by=by))
-    if not exists:
-        raise NoSqlEquivalent(why=f"runner {runner_id} does not exist")
     same = sa.select(runner.c.id).where(runner.c.id == runner_id, runner.c.command.is_not_distinct_from(current))
     condition = f"runner {runner_id}, if its command has not changed"
     guard = Guard(same, condition, f"runner {runner_id} does not exist, or its command has changed")
-    return pasteable(transaction(tx, guard, statements))
+    operation = partial(send_command, runner_id=runner_id, command=command, by=by)
+    return await _guarded(tx, guard, operation, f"runner {runner_id} does not exist")

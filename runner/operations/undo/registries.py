@@ -1,6 +1,6 @@
 """Undo changes of queues, handlers, runners and schedules."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
@@ -49,6 +49,14 @@ async def _target_of(tx: Transaction, change: UndoableChange) -> PauseTarget | s
     return target if await tx.rows(row.with_for_update(key_share=True)) else UNREGISTERED.format(target=target)
 
 
+TIMES = frozenset(("paused_at", "paused_until", "run_requested_at", "limited_at", "silenced_until"))
+
+
+def _former(change: UndoableChange, columns: Iterable[str]) -> dict[str, Any]:
+    """The values of some columns before a change."""
+    return {name: moment(value) if name in TIMES else value for name in columns for value in [change.before.get(name)]}
+
+
 async def undo_pause(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     """Undo a pause or resume.
 
@@ -61,8 +69,7 @@ async def undo_pause(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     current = await pause_of(tx, target)
     if current.get("paused_at") != moment(change.after.get("paused_at")):
         return PAUSED_SINCE
-    before = {name: change.before.get(name) for name in PAUSE} if change.before else {}
-    before |= {name: moment(before[name]) for name in ("paused_at", "paused_until") if name in before}
+    before = _former(change, PAUSE) if change.before else {}
     until = before.get("paused_until")
     if until is not None and until <= await clock(tx):
         if change.verb == "resume":
@@ -85,8 +92,7 @@ async def undo_limit(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     current = before_of(await read_entry(tx, target, locked=True))
     if current["limited_at"] != moment(change.after.get("limited_at")):
         return LIMITED_SINCE
-    before = {name: change.before.get(name) for name in LIMIT_COLUMNS}
-    before["limited_at"] = moment(before["limited_at"])
+    before = _former(change, LIMIT_COLUMNS)
     await write_limits(tx, target, before)
     return AuditEntry("limit", current, before)
 
@@ -145,11 +151,10 @@ async def undo_silence(tx: Transaction, change: UndoableChange) -> UndoAnswer:
     current = await silence_of(tx, name)
     if current.get("silenced_until") != moment(change.after.get("silenced_until")):
         return SILENCED_SINCE
-    before = {column: change.before.get(column) for column in SILENCE} if change.before else {}
-    if before and (until := moment(before["silenced_until"])) is not None:
-        if until <= await clock(tx):
-            return SILENCE_EXPIRED
-        before["silenced_until"] = until
+    before = _former(change, SILENCE) if change.before else {}
+    until = before.get("silenced_until")
+    if until is not None and until <= await clock(tx):
+        return SILENCE_EXPIRED
     await set_silence(tx, name, before)
     return AuditEntry("silence" if before else "unsilence", current, before)
 
@@ -194,8 +199,7 @@ async def _remove(tx: Transaction, id: str, row: Mapping[str, Any], change: Undo
 
 
 async def _restore(tx: Transaction, id: str, change: UndoableChange) -> UndoAnswer:
-    values = {name: change.before.get(name) for name in RESTORED}
-    values |= {name: moment(values[name]) for name in ("paused_at", "paused_until", "run_requested_at")}
+    values = _former(change, RESTORED)
     spec = ScheduleSpec.of(values)
     try:
         check_spec(spec)
@@ -241,8 +245,7 @@ async def _hold(tx: Transaction, id: str, row: Mapping[str, Any], change: Undoab
 async def _swap_pause(tx: Transaction, id: str, row: Mapping[str, Any], change: UndoableChange) -> UndoAnswer:
     if row["paused_at"] != moment(change.after.get("paused_at")):
         return CHANGED_SINCE
-    pause = {name: change.before.get(name) for name in PAUSE}
-    pause |= {name: moment(pause[name]) for name in ("paused_at", "paused_until")}
+    pause = _former(change, PAUSE)
     await change_schedule(tx, id, pause | {"next_at": pause["paused_until"]})
     verb = "pause" if pause["paused_at"] else "resume"
     before = {name: row[name] for name in PAUSE} if row["paused_at"] else {}
