@@ -62,7 +62,7 @@ class Targets(NamedTuple):
         alert: returns the name of the first alert that is not silenced, or else of the first one.
         change: returns the selected operation of the audit.
         remarks: returns sentences about the selection that a confirmation shows.
-        copyable: returns a read of the texts under the cursor to copy; None if there is nothing to copy.
+        copyable: returns the texts under the cursor to copy, or a read of them; None if there is nothing to copy.
         missing: returns the message for an action on tasks while no task is selected.
         answer: the answer that a remedy suggests; empty for none.
         by_shard: returns the selection in each shard, on a screen with several; its tasks have the ids of their shard.
@@ -79,7 +79,7 @@ class Targets(NamedTuple):
     alert: Callable[[], str | None] = _nothing
     change: "Callable[[], ChangeGroup | None]" = _nothing
     remarks: Callable[[], tuple[str, ...]] = tuple
-    copyable: "Callable[[], Coroutine[Any, Any, Copyable] | None]" = _nothing
+    copyable: "Callable[[], Copyable | Coroutine[Any, Any, Copyable] | None]" = _nothing
     missing: Callable[[], str] = _no_row
     runner_id: int | None = None
     answer: str = ""

@@ -1,6 +1,6 @@
 """AuditScreen: the operations of operators, and undo."""
 
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -238,7 +238,7 @@ class AuditScreen(LiveScreen):
         return next((operation for operation in rows if operation.entry.id == cursor), None)
 
 
-def texts_of_operation(operation: ChangeGroup | None, session: Session) -> "Coroutine[Any, Any, Copyable] | None":
+def texts_of_operation(operation: ChangeGroup | None, session: Session) -> "Copyable | None":
     """Return the texts of an operation to copy; None without one."""
     if operation is None:
         return None

@@ -1,7 +1,7 @@
 """FailuresScreen: failed attempts, grouped by fingerprint."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -299,12 +299,10 @@ def main_database(session: Session, group: Failures, data: object) -> Session:
     return session.shard(max(counts.items(), key=lambda item: item[1].number)[0])
 
 
-def texts_of_group(group: Failures | None, session: Session) -> "Coroutine[Any, Any, Copyable] | None":
+def texts_of_group(group: Failures | None, session: Session) -> "Copyable | None":
     """Return the texts of a failure group to copy; None without a group."""
-    return None if group is None else _texts(group, session)
-
-
-async def _texts(group: Failures, session: Session) -> "Copyable":
+    if group is None:
+        return None
     from tasktui.data.values import of_group
 
     return of_group(group, command_line(["tasks", str(filter_of_group(group))], session.settings))

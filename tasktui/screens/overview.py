@@ -1,7 +1,7 @@
 """OverviewScreen: queues, throughput, failures and alerts."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -397,7 +397,7 @@ def _queues_rule(view: View, width: int, queue_filter: QueueFilter, matching: in
     return rule([heading("QUEUES")], width, figure)
 
 
-def texts_of_queue(session: Session, queue: str | None) -> "Coroutine[Any, Any, Copyable] | None":
+def texts_of_queue(session: Session, queue: str | None) -> "Copyable | None":
     """Return the texts of a queue to copy; None without one."""
     name = None if queue is None else f"queue {queue}"
     return texts_of_row(session, name, ["tasks", filter_of(queue=queue or "")], {"id": queue})

@@ -1,7 +1,7 @@
 """The texts of a row to copy, with the command that shows it."""
 
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from tasktui.actions.as_command import command_line
 from tasktui.session.session import Session
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def texts_of_row(
     session: Session, subject: str | None, words: Sequence[object], texts: Mapping[str, str | None]
-) -> "Coroutine[Any, Any, Copyable] | None":
+) -> "Copyable | None":
     """Return the texts of the row under the cursor; None without a row.
 
     Args:
@@ -20,12 +20,8 @@ def texts_of_row(
         words: the words after `runner` of the command that shows it.
         texts: the texts by name, apart from the link.
     """
-    return None if subject is None else _texts(session, subject, words, texts)
-
-
-async def _texts(
-    session: Session, subject: str, words: Sequence[object], texts: Mapping[str, str | None]
-) -> "Copyable":
+    if subject is None:
+        return None
     from tasktui.data.values import of_row  # imports modules that the first screen does not need
 
     return of_row(subject, texts, command_line(words, session.settings))

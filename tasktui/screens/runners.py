@@ -1,7 +1,7 @@
 """RunnersScreen: the registered runners and their running tasks."""
 
 import re
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -222,7 +222,7 @@ class RunnersScreen(LiveScreen):
         own = runner._replace(id=int(runner.id))
         return {runner.id.shard: Targets(runner=lambda: own)}
 
-    def _texts(self) -> "Coroutine[Any, Any, Copyable] | None":
+    def _texts(self) -> "Copyable | None":
         runner = self.runner()
         if runner is None:
             return None

@@ -1,7 +1,7 @@
 """SchedulesScreen: the schedules, with the runs of the one under the cursor."""
 
 import json
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta, tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -112,7 +112,7 @@ class SchedulesScreen(LiveScreen):
         """Return the schedule under the cursor."""
         return self._board.row(self._table.cursor) if self._board is not None else None
 
-    def _texts(self) -> "Coroutine[Any, Any, Copyable] | None":
+    def _texts(self) -> "Copyable | None":
         row = self.schedule()
         if row is None:
             return None

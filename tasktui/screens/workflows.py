@@ -1,6 +1,6 @@
 """WorkflowsScreen: the workflows, with the graph of the one under the cursor."""
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -139,7 +139,7 @@ class WorkflowsScreen(LiveScreen):
         id = self._table.cursor
         return None if id is None else Filter((Term("workflow", Operator.EQ, id),))
 
-    def _texts(self) -> "Coroutine[Any, Any, Copyable] | None":
+    def _texts(self) -> "Copyable | None":
         rows = self._board.rows if self._board is not None else ()
         row = next((row for row in rows if row.id == self._table.cursor), None)
         if row is None:

@@ -120,12 +120,14 @@ class Actions:
 
     def offer_texts(self) -> None:
         """Offer the texts under the cursor, each with the key that copies it."""
-        reading = self.targets.copyable()
-        if reading is None:
+        copyable = self.targets.copyable()
+        if copyable is None:
             text = "Nothing to copy here: move the cursor to a row"
             self._screen.post_message(Notice(text, bad=True))
+        elif isinstance(copyable, Coroutine):
+            self.prepare("Copy", copyable, self._open_texts)
         else:
-            self.prepare("Copy", reading, self._open_texts)
+            self._open_texts(copyable)
 
     def _open_texts(self, copyable: "Copyable") -> None:
         from tasktui.dialogs.copy import CopyScreen
