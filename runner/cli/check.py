@@ -40,10 +40,8 @@ from runner.model.duration import parse_duration
 from runner.model.stuck_row import HeldLock, StuckCause
 from runner.model.task import State
 from runner.operations.schedule import VANISHED_BY
-from runner.queries.alerts.handlers import failing_handlers
-from runner.queries.alerts.queues import late_queues
 from runner.queries.alerts.reading import read_facts
-from runner.queries.alerts.tasks import dead_tasks
+from runner.queries.alerts.rules import dead_tasks, failing_handlers, late_queues
 from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from runner.queries.counting import lane_heads, long_order_keys
 from runner.queries.health import Permission, connection_permission, health, health_issues, ping

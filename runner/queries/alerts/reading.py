@@ -8,8 +8,7 @@ from runner.db.transaction import Transaction, clock
 from runner.model.alert import Alert, Severity
 from runner.policy.lanes import Head
 from runner.queries.alerts.facts import AlertFacts, SlowFacts
-from runner.queries.alerts.rules import alerts
-from runner.queries.alerts.schedules import TICKS
+from runner.queries.alerts.rules import TICKS, alerts
 from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from runner.queries.counting import lane_heads
 from runner.queries.deaths import dead_by_handler
