@@ -17,10 +17,10 @@ from runner.queries.alerts.facts import AlertFacts, SlowFacts
 from runner.queries.alerts.reading import current_alerts, read_facts
 from runner.queries.alerts.rules import alerts
 from runner.queries.alerts.thresholds import Thresholds
+from runner.queries.deaths import MOST_ATTEMPTS, repeated_failures
 from runner.queries.health import DeadRows, Health
 from runner.queries.overview import Overview
 from runner.queries.registries import Pause
-from runner.queries.repeated_failures import MOST_ATTEMPTS, repeated_failures
 from runner.queries.schedules import ScheduleRow, ScheduleRun
 from runner.settings import Settings
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead

@@ -31,10 +31,9 @@ from runner.policy.selection import TaskSelection, listed, mask
 from runner.policy.suspicion import Ask
 from runner.queries import counting
 from runner.queries.counts import counts
-from runner.queries.deaths import dead_by_handler
+from runner.queries.deaths import dead_by_handler, repeated_failures
 from runner.queries.health import health
 from runner.queries.overview import read_overview
-from runner.queries.repeated_failures import repeated_failures
 from runner.queries.runners import lost_runners, unknown_handlers
 from runner.queries.schedules import schedules
 from runner.queries.task.parents import stuck_tasks

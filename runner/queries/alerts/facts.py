@@ -11,8 +11,8 @@ from runner.queries.overview import Overview
 from runner.queries.reports import Flow
 
 if TYPE_CHECKING:  # The first data of the console do not need these.
+    from runner.queries.deaths import RepeatedFailures
     from runner.queries.health import Health
-    from runner.queries.repeated_failures import RepeatedFailures
     from runner.queries.runners import LostRunner
     from runner.queries.schedules import ScheduleRow
     from runner.queries.task.parents import StuckTasks

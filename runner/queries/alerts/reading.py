@@ -11,10 +11,9 @@ from runner.queries.alerts.facts import AlertFacts, SlowFacts
 from runner.queries.alerts.rules import TICKS, alerts
 from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from runner.queries.counting import lane_heads
-from runner.queries.deaths import dead_by_handler
+from runner.queries.deaths import dead_by_handler, repeated_failures
 from runner.queries.health import health
 from runner.queries.overview import MINUTE, RECENT, Overview, counted_overview, diagnoses
-from runner.queries.repeated_failures import repeated_failures
 from runner.queries.reports import Flow, flows_by_work_key, results_by_runner
 from runner.queries.rows import as_text
 from runner.queries.runners import lost_runners
