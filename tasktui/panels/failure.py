@@ -82,9 +82,9 @@ def group_line(group: Failures, data: FailureGroups, total: int, *, narrow: bool
     cause: tuple[Part, ...] = ((" ", ""), *badge, *both)
     return RenderedRow(
         (
-            Cell("".join(text for text, _ in trend), "spark", tuple(trend)),
+            Cell.of(trend, "spark"),
             Cell(str(group.count), "bold strong" if hot else "text"),
-            Cell("".join(text for text, _ in bar), "spark", tuple(bar)),
+            Cell.of(bar, "spark"),
             Cell(_rate(group.rate), "bold dead" if hot else "muted" if group.rate else "faint"),
             Cell("" if change.usual is None else _rate(change.usual), "muted" if change.usual else "faint"),
             Cell(str(group.counted(group.tasks)), "text"),
@@ -92,7 +92,7 @@ def group_line(group: Failures, data: FailureGroups, total: int, *, narrow: bool
             Cell(f"{formatting.since(first, at)}{'+' * is_bound}", "muted"),
             Cell(formatting.since(group.last, at), "muted"),
             *([Cell(f" {line(shards_text(data.shards[group.fingerprint]))}", "text")] if data.shards else []),
-            Cell("".join(text for text, _ in cause), "text", cause),
+            Cell.of(cause, "text"),
         )
     )
 

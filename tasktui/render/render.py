@@ -6,7 +6,7 @@ Widgets accept only the output of `line`, `block` and the cells below, and draw 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from rich.cells import cell_len, set_cell_size
 from textual.content import Content
@@ -38,6 +38,11 @@ class Cell(NamedTuple):
     text: str
     style: str = ""
     parts: "tuple[tuple[str, str], ...] | None" = None
+
+    @classmethod
+    def of(cls, parts: "Sequence[tuple[str, str]]", style: str) -> Self:
+        """A cell with a text in several styles."""
+        return cls("".join(text for text, _ in parts), style, tuple(parts))
 
 
 class RenderedRow(NamedTuple):

@@ -437,20 +437,20 @@ def queue_line(
     bar = gauge([(share, "retrying" if full and (queue.oldest or 0.0) > MINUTE else "running")], GAUGE)
     return RenderedRow(
         (
-            Cell("".join(text for text, _ in title), "strong" if trouble else "text", title),
+            Cell.of(title, "strong" if trouble else "text"),
             _waiting(queue.ready, "bold strong" if trouble else "text", counted=counted),
             _waiting(queue.scheduled, "muted", counted=counted),
             _waiting(queue.retrying, _retrying(queue), counted=counted),
             Cell(str(queue.blocked), "blocked" if queue.blocked.number else "faint"),
             Cell(str(queue.lost), "bold lost" if queue.lost.number else "faint"),
             Cell(str(queue.dead), "dead" if died else "muted" if queue.dead.number else "faint"),
-            Cell("".join(text for text, _ in bar), "running", tuple(bar)),
+            Cell.of(bar, "running"),
             Cell(f"{queue.running}/{slots}" if slots else str(queue.running), "strong" if full else "muted"),
             Cell(formatting.age(queue.oldest) if queue.oldest is not None else "0s", _oldest(queue)),
             Cell(f"{compact(queue.arrived.number)}{more}", "text" if queue.arrived.number else "faint"),
             Cell(compact(finished), "bold dead" if trouble else "text" if finished else "faint"),
             empty_in(queue, end, stopped=not has_slots, unclaimed=unclaimed, counted=counted),
-            Cell("".join(text for text, _ in spark), "spark", tuple(spark)),
+            Cell.of(spark, "spark"),
         )
     )
 

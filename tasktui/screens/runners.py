@@ -353,7 +353,7 @@ def runner_line(
         "  RUNNER": Cell(f"{sign} {name}", "text", title),
         "VERSION": Cell(line(runner.version), "muted"),
         "UP": Cell(re.sub(r"(?<=m)\d\ds$", "", formatting.since(runner.started_at, data.at)), "muted"),
-        SLOTS: Cell("".join(text for text, _ in blocks), "running", tuple(blocks if well else faded(blocks))),
+        SLOTS: Cell.of(blocks if well else faded(blocks), "running"),
         "USED": Cell(f"{min(runner.running_tasks, runner.capacity)}/{runner.capacity}", "text"),
         "CPU": Cell(percent(runner.cpu), "text" if runner.alive else "faint"),
         "MEMORY": Cell(formatting.size(runner.memory), "muted" if runner.alive else "faint"),
@@ -363,7 +363,7 @@ def runner_line(
     }
     if hour := room.get(" DONE, LAST HOUR"):
         plotted = [(" ", ""), *sparkline(data.hours.done.get(runner.id, (0.0,)), hour - 1)]
-        cells[" DONE, LAST HOUR"] = Cell("".join(text for text, _ in plotted), "spark", tuple(plotted))
+        cells[" DONE, LAST HOUR"] = Cell.of(plotted, "spark")
     return RenderedRow(tuple(cells.get(column.title, Cell("")) for column in columns), struck=exited)
 
 

@@ -184,10 +184,10 @@ def schedule_line(row: ScheduleRow, board: ScheduleBoard, length: timedelta, wid
             Cell(line(row.id), role),
             Cell(describe(line(row.spec.rule, 60)), "muted"),
             _next(row, board),
-            Cell("".join(text for text, _ in results), "text", tuple(results)),
+            Cell.of(results, "text"),
             Cell("" if shown is None else formatting.duration(shown), "bold retrying" if late else "muted"),
             Cell("" if took is None else formatting.duration(took), "text"),
-            Cell("".join(text for text, _ in ruler), "line", tuple(ruler)),
+            Cell.of(ruler, "line"),
         )
     )
 

@@ -284,7 +284,7 @@ def queue_row(data: ShardOverviews, figure: ShardFigure, name: str) -> RenderedR
         cells.append(_of_shard(shards.get(shard), figure, known=shard in data.known))
     cells += [Cell(_shown(total, each), each.role) for each in FIGURES if each is not figure]
     cells = [cell._replace(style="faint") if cell.text in ("0", "0s", "") else cell for cell in cells]
-    return RenderedRow((Cell("".join(text for text, _ in title), role, tuple(title)), *cells))
+    return RenderedRow((Cell.of(title, role), *cells))
 
 
 def _of_shard(queue: QueueCounts | None, figure: ShardFigure, *, known: bool) -> Cell:
