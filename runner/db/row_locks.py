@@ -52,7 +52,7 @@ _TABLES = f"""
 WITH own AS MATERIALIZED ({_OWN})
 SELECT c.relname::text, l.mode, {_SESSION}
 FROM own JOIN pg_locks l ON l.relation = own.oid AND l.locktype = 'relation' AND l.granted
-    AND l.mode IN {_TABLE_MODES} AND l.pid IS DISTINCT FROM pg_backend_pid()
+    AND (:weak OR l.mode IN {_TABLE_MODES}) AND l.pid IS DISTINCT FROM pg_backend_pid()
 JOIN pg_class c ON c.oid = own.oid
 LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 LEFT JOIN pg_locks x ON l.pid IS NULL AND x.virtualtransaction = l.virtualtransaction AND x.locktype = 'transactionid'
@@ -169,18 +169,20 @@ async def _several(tx: Transaction, table: str, column: str, key: Any) -> dict[A
     return {}
 
 
-async def table_locks(tx: Transaction) -> list[HeldLock]:
+async def table_locks(tx: Transaction, *, weak: bool = False) -> list[HeldLock]:
     """Find the sessions that lock whole tables of this installation, or partitions of them, against changes.
 
     Args:
         tx: an open transaction; it reads no table, so that it never waits for one.
+        weak: also those that refuse no change, such as those of a long query, for which a migration waits.
 
     Returns:
         The locks, those of whole tables first; none on a database without row locks.
     """
     if not tx.dialect.row_locks:
         return []
-    locks = [HeldLock(table, "", _session(session), mode) for table, mode, *session in await tx.rows(_own(tx, _TABLES))]
+    rows = await tx.rows(_own(tx, _TABLES).bindparams(weak=weak))
+    locks = [HeldLock(table, "", _session(session), mode) for table, mode, *session in rows]
     return list({(lock.table, lock.session.pid): lock for lock in reversed(locks)}.values())[::-1]
 
 
@@ -254,7 +256,7 @@ async def lock_at(tx: Transaction, place: RowPlace | None) -> HeldLock | None:
         place: the row that the error of the statement names; None if it waited for a lock of a whole table.
     """
     if place is None:
-        return next(iter(await table_locks(tx)), None)
+        return next(iter(await table_locks(tx) or await table_locks(tx, weak=True)), None)
     schema = tx.tables.metadata.schema
     prefix = f'"{schema}".' if schema else ""
     place = RowPlace(f'{prefix}"{place.table}"', place.address)

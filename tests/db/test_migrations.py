@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from alembic.script import ScriptDirectory
 
 from runner.db.database import Database
-from runner.db.migrations import revisions
+from runner.db.migrations import apply, revisions
 from runner.db.migrations.apply import ensure, sql, statements, upgrade
 from runner.db.migrations.context import steps
 from runner.db.migrations.revisions import HEAD, REVISIONS, StoredRevision, check, current_revision
@@ -26,6 +26,7 @@ from runner.db.schema.storage import storage_metadata
 from runner.errors import (
     ConfigurationError,
     DatabaseRefused,
+    LockNotReleased,
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
@@ -34,6 +35,7 @@ from runner.errors import (
 from tests.conftest import on_postgresql, on_sqlite
 from tests.programs import CONTEXT
 from tests.releases import NEXT, OUT_OF_DATE, install_next
+from tests.store.rows import until_locked
 
 pytestmark = pytest.mark.one_database
 
@@ -51,6 +53,13 @@ COMPATIBLE_SINCE = max(number for number in REVISIONS if not SCRIPT.get_revision
 
 PLACES: list[dict[str, Any]] = [{}, {"prefix": "jobs_"}, {"prefix": "jobs_", "schema": "user"}]
 """Locations of an installation: default, with a prefix, and in a schema whose name needs quotes."""
+
+
+LOCKED = """
+    CREATE TABLE locked AS SELECT c.relname AS name FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation
+    WHERE l.pid = pg_backend_pid() AND l.mode = 'AccessExclusiveLock'
+"""
+"""Keeps the names of the tables that a migration has locked."""
 
 
 @pytest.fixture
@@ -319,6 +328,43 @@ async def test_a_failed_revision_leaves_nothing_behind(open_database: Open, next
         await upgrade(database)
     assert await current_revision(database) == StoredRevision(HEAD, COMPATIBLE_SINCE)
     assert await described(database) == before
+
+
+@pytest.mark.slow
+@on_postgresql
+async def test_submits_go_on_while_a_migration_waits_for_a_long_query(
+    open_database: Open, next_release: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apply, "TRIES", 1)
+    database = open_database()
+    await upgrade(database)
+    next_release()
+    async with asyncio.timeout(90), database.reading() as query:
+        await query.rows(sa.text("SELECT * FROM task"))
+        pid = await query.scalar(sa.text("SELECT pg_backend_pid()"))
+        migration = asyncio.create_task(upgrade(database))
+        await until_locked(database)
+        await execute(database, "INSERT INTO task (handler) VALUES ('mail')")
+        with pytest.raises(LockNotReleased, match=f"table task is locked.*{pid}"):
+            await migration
+    assert await upgrade(database) == [NEXT]
+
+
+@on_postgresql
+async def test_a_migration_locks_its_tables_together_before_it_changes_one(
+    open_database: Open, next_release: Callable[..., None]
+) -> None:
+    """Otherwise a transaction that uses several of them between two of its statements is a deadlock."""
+    database = open_database(prefix="jobs_", schema="user")
+    await upgrade(database)
+    next_release(then=f"op.plain.execute({LOCKED!r}); op.plain.execute('ANALYZE \"user\".jobs_task_history')")
+    assert await upgrade(database) == [NEXT]
+    async with database.reading() as tx:
+        locked = {name for (name,) in await tx.rows(sa.text("SELECT name FROM locked"))}
+    assert locked & {f"jobs_{name}" for name in ("task", "task_history", "task_runner")} == {
+        "jobs_task",
+        "jobs_task_history",
+    }
 
 
 async def test_tables_of_a_later_release_are_not_changed(open_database: Open) -> None:

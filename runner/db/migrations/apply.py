@@ -1,5 +1,6 @@
 """Applying revisions: all pending ones in one transaction, in one process at a time."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import StringIO
@@ -14,11 +15,13 @@ from runner.db.migrations.revisions import (
     MigrationTransaction,
     StoredRevision,
     current_revision,
+    missing_tables,
     pending,
     require,
     revision_in,
     version_table,
 )
+from runner.db.schema.partitions import full_name
 from runner.errors import PackageMissing
 from runner.urls import DatabaseUrl, sync_url
 
@@ -27,6 +30,26 @@ if TYPE_CHECKING:
 
 LOCK = 0x7461736B747569
 """Key of the advisory lock for migrations in a PostgreSQL database ("tasktui")."""
+
+TRIES = 500
+"""Tries of an attempt to lock all tables at a moment at which no other transaction uses one. This takes about 5 s."""
+
+TABLE_LOCK = """
+SET LOCAL lock_timeout = '2s';
+DO $$ BEGIN
+    FOR try IN 1..{tries} LOOP
+        BEGIN
+            LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE NOWAIT;
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN
+            PERFORM pg_sleep(0.02 * random());
+        END;
+    END LOOP;
+END $$;
+LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE
+"""
+"""A lock that waits stops all that comes after it, and is a deadlock with programs that have locked another of the
+tables. So it waits only if there is no such moment, long enough for the server to end an autovacuum."""
 
 
 async def upgrade(database: Installation) -> list[str]:
@@ -42,12 +65,16 @@ async def upgrade(database: Installation) -> list[str]:
 
     Raises:
         SchemaTooNew: a later release created the tables, and this program cannot use them; nothing was changed.
+        LockNotReleased: another transaction uses a table; nothing was changed.
         StoreError: the database cannot be reached or rejected a statement; nothing was changed.
     """
 
     async def verb(tx: MigrationTransaction) -> list[str]:
         await _take_turn(tx)
-        revisions = pending(await revision_in(tx), database.url)
+        revision = await revision_in(tx)
+        revisions = pending(revision, database.url)
+        if revision is not None and revisions and tx.connection.dialect.name == "postgresql":
+            await _lock_tables(tx, revisions, revision.number)
         if revisions:
             await _make_schema(tx)
             await tx.connection.run_sync(_apply, tx.tables.prefix, tx.tables.metadata.schema, revisions)
@@ -103,6 +130,16 @@ async def _take_turn(tx: MigrationTransaction) -> None:
     """Wait until no other process migrates. On SQLite, the transaction's begin has already waited."""
     if tx.connection.dialect.name == "postgresql":
         await tx.connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
+
+
+async def _lock_tables(tx: MigrationTransaction, revisions: Sequence[str], start: str) -> None:
+    """Lock the tables that the revisions name, together: a program that uses two of them in between is a deadlock."""
+    prefix, schema, missing = tx.tables.prefix, tx.tables.metadata.schema, await missing_tables(tx)
+    text = "\n".join(statements("postgresql", revisions, prefix, schema, start=start))
+    tables = [table for table in tx.tables.metadata.sorted_tables if table.fullname not in missing]
+    if names := [full_name(table) for table in tables if re.search(rf"\b{re.escape(table.name)}\b", text)]:
+        lock = TABLE_LOCK.format(tables=", ".join(names), tries=TRIES)
+        await tx.connection.run_sync(lambda connection: connection.exec_driver_sql(lock))
 
 
 async def _make_schema(tx: MigrationTransaction) -> None:
