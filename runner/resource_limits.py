@@ -19,6 +19,9 @@ NO_THREAD = "can't start new thread"
 SPARE_THREADS = 4
 """Threads that the system must still allow after those of a task: the runner needs them for the database."""
 
+STACKS = 10
+"""Stacks of the threads that a start needs at most. Those of the threads that had started may be free again."""
+
 STARTS_OF_PROCESSES = ("_execute_child", "_fork_exec", "fork", "_launch", "spawn", "posix_spawn")
 """Functions in which EAGAIN means that no process could be started; of a socket it means to try again."""
 
@@ -107,10 +110,10 @@ def _threads(fact: str) -> str:
 
 
 def _has_no_memory_for_a_stack() -> bool:
-    """True if the address space of a thread's stack would exceed RLIMIT_AS."""
+    """True if the stacks of the threads that a start needs would exceed RLIMIT_AS."""
     limit, size = _rlimit("RLIMIT_AS"), _file("/proc/self/statm").partition(" ")[0]
     stack = int(_rlimit("RLIMIT_STACK") or 8 << 20)
-    return bool(limit and size) and int(size) * mmap.PAGESIZE + 2 * stack > int(limit)
+    return bool(limit and size) and int(size) * mmap.PAGESIZE + STACKS * stack > int(limit)
 
 
 def _memory() -> str:

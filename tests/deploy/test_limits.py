@@ -3,6 +3,8 @@
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +107,27 @@ def test_functions_share_the_threads_that_the_system_allows(deployment: Deployme
     assert deployment.run(f"echo $$ > {group}/cgroup.procs; {WORK} human") == 0
     assert deployment.states() == {"succeeded"}
     require_lines(deployment.text(), "pids.max is 15")
+
+
+NO_STACKS = """
+import resource, threading
+from runner.resource_limits import reached_limit, require_threads
+
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_AS, (used + (68 << 20),) * 2)
+try:
+    require_threads(9)
+except RuntimeError as error:
+    while threading.active_count() > 1:
+        pass
+    print(reached_limit(error))
+"""
+
+
+def test_threads_without_memory_for_their_stacks_name_it_also_once_others_have_ended() -> None:
+    done = subprocess.run([sys.executable, "-c", NO_STACKS], capture_output=True, text=True, check=True)
+    assert "RLIMIT_AS is " in done.stdout
 
 
 @pytest.mark.slow
