@@ -32,7 +32,7 @@ from runner.queries.task_list.row import task_rows
 from runner.queries.why.why import why_as_of
 from runner.store.calls import submit_child
 from runner.store.signals import receive
-from runner.store.steps import StepOwner
+from runner.store.steps import StepOwner, save_step
 from tests.store.dependencies import dependencies_of, put_after, sweep
 from tests.store.rows import ahead, filtered
 from tests.store.runners import Runner
@@ -199,6 +199,37 @@ async def test_a_task_with_a_call_is_blocked_until_an_operator_unblocks_it(datab
     during = await moment(database)
     assert (await database.write(unblock, [Target(id)], ANA)).changed == [id]
     assert (await database.read(task_as_of, id, during)).word == "blocked"
+
+
+async def test_a_task_with_a_call_is_blocked_until_its_termination(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    (task,) = await runner.claim()
+    owner, call = StepOwner(id, task.fence, task.attempt, runner.id), StepWrite("charge", "call", 1)
+    called = await database.write(submit_child, owner, call, NewTask("work"))
+    assert called is not None
+    await runner.end(task, Suspended(3_600.0, "waits for task 2", children=tuple(called.ids)))
+    during = await moment(database)
+    assert (await database.write(terminate, [Target(id)], ANA)).changed == [id]
+    past = await database.read(task_as_of, id, during)
+    assert (past.word, past.parents) == ("blocked", tuple(called.ids))
+
+
+async def test_a_call_whose_result_is_stored_has_blocked_its_task(database: Database, runner: Runner) -> None:
+    id = await put(database)
+    (task,) = await runner.claim()
+    owner, call = StepOwner(id, task.fence, task.attempt, runner.id), StepWrite("charge", "call", 1)
+    called = await database.write(submit_child, owner, call, NewTask("work"))
+    assert called is not None
+    await runner.end(task, Suspended(0.0, "waits for task 2", children=tuple(called.ids)))
+    during = await moment(database)
+    (child,) = await runner.claim()
+    await runner.end(child)
+    await sweep(database)
+    (task,) = await runner.claim()
+    owner = StepOwner(id, task.fence, task.attempt, runner.id)
+    assert await database.write(save_step, owner, call._replace(done=True, result="7"))
+    past = await database.read(task_as_of, id, during)
+    assert (past.word, past.parents) == ("blocked", (child.id,))
 
 
 async def test_a_failed_step_uses_up_no_attempt(database: Database, runner: Runner) -> None:

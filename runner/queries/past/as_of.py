@@ -314,7 +314,7 @@ async def _read_evidence(tx: Transaction, ids: Sequence[int], *, audited: bool) 
     attempts = sa.select(*_short(tx, attempt, [*ATTEMPT, "message"], ("message",))).order_by(attempt.c.fence)
     names = ("id", "task_id", "parent_id", "parent_state", "satisfied_at", "satisfied_by")
     columns = readable(tx, [dependency.c[name] for name in names])
-    columns.append(tx.dialect.readable_time(step.c.at).label("called_at"))
+    columns.append(tx.dialect.readable_time(_called_at(tx)).label("called_at"))
     calls = (step.c.task_id == dependency.c.task_id) & (step.c.name == dependency.c.step)
     dependencies = sa.select(*columns).select_from(dependency.outerjoin(step, calls)).order_by(dependency.c.id)
     changes = sa.select(*readable(tx, audit.c)).order_by(audit.c.id)
@@ -338,6 +338,16 @@ async def _read_evidence(tx: Transaction, ids: Sequence[int], *, audited: bool) 
         )
         for row in (*live, *past)
     }
+
+
+def _called_at(tx: Transaction) -> sa.ColumnElement[Any]:
+    """The time of a call: that of its step, or that of the submit of its child after the step has stored the end."""
+    step, dependency = tx.tables.step.c, tx.tables.dependency.c
+    submits = [
+        sa.select(table.c.submitted_at).where(table.c.id == dependency.parent_id).scalar_subquery()
+        for table in (tx.tables.task, tx.tables.history)
+    ]
+    return sa.case((step.done_at.is_not(None), sa.func.coalesce(*submits, step.at)), else_=step.at)
 
 
 def _short(tx: Transaction, table: sa.Table, names: Sequence[str], long: Sequence[str]) -> list[Any]:

@@ -169,8 +169,14 @@ class _Blocking(NamedTuple):
         return open_ and not any(begin <= at < end for begin, end in self.closed)
 
 
-def _blocking(row: Mapping[str, Any], submitted: datetime, changes: Sequence[_Change]) -> _Blocking:
-    """The time of a dependency. That of a call opens if its child lives when its task waits for it."""
+def _blocking(
+    row: Mapping[str, Any], submitted: datetime, changes: Sequence[_Change], ends: Sequence[datetime]
+) -> _Blocking:
+    """The time of a dependency. That of a call opens if its child lives when its task waits for it.
+
+    Args:
+        ends: the times when the task ended, or when an operator changed it.
+    """
     undone = {change.entry.undo_of: change.at for change in changes}
     closed = [
         (change.at, undone[change.entry.id])
@@ -178,7 +184,10 @@ def _blocking(row: Mapping[str, Any], submitted: datetime, changes: Sequence[_Ch
         if change.entry.id in undone and row["id"] in _unblocked(change)
     ]
     called_at, until = moment(row["called_at"]), moment(row["satisfied_at"])
-    never = called_at and until and row["parent_state"] is None and row["satisfied_by"] is None
+    never = False
+    if called_at and until and row["parent_state"] is None and row["satisfied_by"] is None:
+        # Its call has closed it, or else the end of its task.
+        never = all(until - called_at <= abs(end - until) for end in ends)
     return _Blocking(row["id"], row["parent_id"], called_at or submitted, called_at if never else until, closed)
 
 
@@ -197,9 +206,11 @@ class _History:
         self.changes = [
             _Change(entry, at, values_of(entry.before), values_of(entry.after)) for entry, at in entries if at
         ]
-        self.dependencies = [_blocking(row, submitted, self.changes) for row in evidence.dependencies]
         self.final = State(row_state) if (row_state := as_text(self.row["state"])) in _FINAL_WORDS else None
         self.finished_at = moment(self.row.get("finished_at"))
+        former = [read_time(change.before.get("finished_at")) for change in self.changes]
+        ends = [end for end in (self.finished_at, *former) if end] + [change.at for change in self.changes]
+        self.dependencies = [_blocking(row, submitted, self.changes, ends) for row in evidence.dependencies]
         self.attempts = [(row, _run_of(row)) for row in evidence.attempts]
         self.runs = self._runs()
         self.gaps = list(self._gaps())
