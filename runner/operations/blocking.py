@@ -67,7 +67,7 @@ async def wait_again(tx: Transaction, ids: Sequence[int]) -> set[int]:
     parent = sa.func.coalesce(parent_of(tx.tables, dependency), dependency.c.parent_id)
     lives, state = is_live(tx.tables, parent), final_state(tx.tables, parent)
     resolves = (state == state_literal(State.SUCCEEDED)) | (dependency.c.on_failure == "run")
-    known = sa.case((lives | resolves, sa.null()), else_=state)
+    known = sa.case((lives | resolves | parent.is_(None), sa.null()), else_=state)
     await tx.execute(sa.update(dependency).where(still_open).values(parent_id=parent, parent_state=known))
     return await block_again(tx, own)
 

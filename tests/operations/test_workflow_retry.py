@@ -17,7 +17,7 @@ from runner.policy.retention import Retention
 from runner.queries.audit import audit
 from runner.store.retention import prune
 from runner.store.submit import submit, submit_many, submit_with_result
-from tests.store.dependencies import resolve_parents, sweep
+from tests.store.dependencies import dependencies_of, resolve_parents, sweep
 from tests.store.rows import history_row
 from tests.store.runners import Runner
 
@@ -53,6 +53,15 @@ async def states(database: Database, ids: list[int]) -> list[State]:
             live = await tx.scalar(sa.select(task.state).where(task.id == id))
         found.append(State(live or (await history_row(database, id)).state))
     return found
+
+
+async def test_a_retried_task_waits_for_a_parent_that_is_not_submitted_yet(database: Database) -> None:
+    waiting = NewTask("work", workflow=NewWorkflow("w"), after=(DependsOn(("work", "later"), "cancel"),))
+    id = await database.write(submit, waiting)
+    await database.write(terminate, [Target(id)], ANA)
+    assert (await retry(database, id)).changed == [id]
+    (dependency,) = await dependencies_of(database, id)
+    assert (dependency["satisfied_at"], dependency["parent_state"]) == (None, None)
 
 
 async def test_a_retried_part_of_a_workflow_runs_in_order(database: Database, runner: Runner) -> None:
