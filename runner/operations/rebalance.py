@@ -304,7 +304,7 @@ async def take(
 
 async def _forget(tx: Transaction, ids: Sequence[int], keys: Sequence[tuple[str, str]]) -> None:
     """Delete the rows and the unique keys of tasks that are deleted."""
-    for name in MOVED:
+    for name in (*MOVED, "dependency"):  # closed ones, which its order key has left
         table: sa.Table = getattr(tx.tables, name)
         await tx.execute(sa.delete(table).where(tx.dialect.one_of(table.c.task_id, list(ids))))
     unique = tx.tables.unique

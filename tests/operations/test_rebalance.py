@@ -102,6 +102,17 @@ async def test_a_task_moves_to_the_shard_of_its_route_with_all_its_values(databa
     )
 
 
+@EACH_PAIR
+async def test_a_moved_task_leaves_no_dependency(databases: dict[str, Database]) -> None:
+    await databases["eu"].write(submit, task(US, order_key=OrderKey("o")))
+    async with databases["eu"].writing() as tx:
+        closed = {"parent_id": 99, "on_failure": "run", "in_order": True, "satisfied_at": MOMENT}
+        await tx.execute(sa.insert(tx.tables.dependency).values(task_id=1, **closed))
+    work = Rebalance(databases, rule, BY)
+    await work.run()
+    assert (work.moved.total(), await rows(databases["eu"], "dependency")) == (1, [])
+
+
 @pytest.mark.slow
 async def test_a_second_run_moves_nothing(databases: dict[str, Database]) -> None:
     await databases["eu"].write(submit_many, [task(US)] * 1_200)
