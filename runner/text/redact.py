@@ -213,7 +213,7 @@ def _with_secrets(new: Any, old: Any, shown: Any) -> Any:
     return new
 
 
-LEADING_FIELDS = ("state", "paused_until", "cancel_requested")
+LEADING_FIELDS = ("state", "paused_until", "cancel_requested", "signal")
 """The fields of a change that are shown first."""
 
 MOMENTS = ("_at", "_until", "_tick")

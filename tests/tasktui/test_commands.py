@@ -76,6 +76,7 @@ def entry(id: int, undo_of: int | None = None) -> AuditRecord:
         ("{}", f'{{"run_at": "{NOW:%Y-%m-%d} 23:59:58"}}', ["run at 23:59"]),
         ("{}", '{"run_at": "2026-11-22 10:00:00", "priority": 9}', ["run at 22 Nov 10:00", "priority 9"]),
         ("{}", '{"key": "2026-99-99 10:00:00 x"}', ["key 2026-99-99 10:00:00 x"]),
+        ('{"priority": 1}', '{"priority": 2, "signal": "paid"}', ["signal paid", "priority: 1 -> 2"]),
     ],
 )
 def test_the_list_of_changes_leaves_out_what_other_columns_show(before: str, after: str, shown: list[str]) -> None:
