@@ -24,6 +24,7 @@ SCALARS: dict[Any, dict[str, Any]] = {
     datetime: {"type": "string", "format": "date-time"},
     timedelta: {"type": "number", "description": "Seconds."},
     Any: {},
+    object: {},
 }
 
 WORDS = {"None": "null", "True": "true", "False": "false"}
