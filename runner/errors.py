@@ -303,10 +303,7 @@ class StatementTimeout(DatabaseUnavailable):
 
 
 class ReadOnlyDatabase(DatabaseUnavailable):
-    """
-    The database {url} accepts no changes: {why}. Connect to its primary, or list all hosts in the URL
-    (postgresql://first,second/database): the one that accepts changes is found.
-    """
+    """The database {url} accepts no changes: {why}. {remedy}."""
 
 
 class DiskFull(DatabaseUnavailable):

@@ -143,7 +143,9 @@ ADVICE = {
     "certificate verify failed": _NO_CERTIFICATE,
     "due to statement timeout": "Another transaction may hold a lock, or the query reads too much: retry or narrow it",
     "due to lock timeout": "Another transaction holds the lock of a row: end it, and retry",
-    "permission denied for": "Run `runner migrate --roles` for the required roles",
+    "permission denied for": (
+        "This login lacks a right: use one with a role of `runner migrate --roles`, such as task_operator for an operator"
+    ),
     **dict.fromkeys(DAMAGED, _DAMAGED),
     "no such table": INCOMPLETE,
     "disk I/O error": "Check its disk, the permissions of its folder and the quota of the user",
@@ -443,7 +445,17 @@ def _unavailable(original: BaseException, url: str, why: str) -> DatabaseUnavail
         return ResourceLimitReached(url=url, why=f"{why}. {limit}")
     if any(sign in why for sign in NO_LOGIN):
         return LoginRefused(url=url, why=why)
-    return UNAVAILABLE.get(state, DatabaseUnavailable)(url=url, why=why)
+    remedy = SET_OFF if SETTING in why else FIND_PRIMARY
+    return UNAVAILABLE.get(state, DatabaseUnavailable)(url=url, why=why, remedy=remedy)
+
+
+SETTING = "default_transaction_read_only"
+SET_OFF = f"Set {SETTING} to off for this database or login, or connect to its primary"
+FIND_PRIMARY = (
+    "Connect to its primary, or list all hosts in the URL (postgresql://first,second/database): the one that accepts "
+    "changes is found"
+)
+"""The remedies of a database that accepts no changes: of a setting, and of a standby."""
 
 
 NO_LOGIN = ("no password supplied", "password authentication failed")

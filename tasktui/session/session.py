@@ -22,7 +22,16 @@ from runner.settings import Settings
 from runner.text import formatting
 from runner.text.operator import local_zone
 from tasktui.session.cache import DEADLINE, LONGEST_CHANGE, LONGEST_SILENCE, SILENCE, Timeout, TtlCache
-from tasktui.session.write_lock import BARRIERS, FILE, STANDBY, UNOPENED, FileReplaced, ReadOnly, WriteLock
+from tasktui.session.write_lock import (
+    BARRIERS,
+    CLOSED,
+    FILE,
+    UNOPENED,
+    FileReplaced,
+    ReadOnly,
+    ReadOnlyReason,
+    WriteLock,
+)
 
 
 @dataclass(slots=True)
@@ -140,7 +149,7 @@ class Session:
     alarm: Alarm = field(default_factory=Alarm)
     at: datetime | None = None
     _schema_check: TtlCache[str] = field(default_factory=lambda: TtlCache(FIVE_SECONDS))
-    _standby_check: TtlCache[tuple[Permission, float | None]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
+    _permission_check: TtlCache[tuple[Permission, float | None]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
     _counts: TtlCache[dict[str, tuple[str, str]]] = field(default_factory=lambda: TtlCache(TEN_SECONDS))
     _ping: TtlCache[Ping] = field(default_factory=lambda: TtlCache(TEN_SECONDS, share=0))
     _query_times: deque[float] = field(default_factory=deque)
@@ -208,10 +217,12 @@ class Session:
             raise SchemaMissing(url=url, needed=HEAD)
         permission = await self._checked(connection_permission, LONGEST_SILENCE)
         if self.lock.barrier is UNOPENED:
-            if url.file is not None and not os.access(url.file, os.W_OK, effective_ids=EFFECTIVE):
-                self.lock.barrier = FILE
-            else:
-                self.lock.barrier = BARRIERS[permission]
+            self.lock.barrier = self._barrier(permission)
+
+    def _barrier(self, permission: Permission) -> ReadOnlyReason | None:
+        file = self.settings.url.file
+        is_protected = file is not None and not os.access(file, os.W_OK, effective_ids=EFFECTIVE)
+        return FILE if is_protected else BARRIERS[permission]
 
     def add_names(self, names: Mapping[str, Iterable[str]]) -> None:
         """Add names for completion, by filter field."""
@@ -291,16 +302,30 @@ class Session:
     async def measure(self) -> None:
         """Measure latency and clock skew, the lag of a standby, and the counts of the tabs, at intervals.
 
-        After the promotion of a standby, changes are allowed as far as login and profile permit. The same holds for a
-        database that could not be reached at the start.
+        After the promotion of a standby, changes are allowed as far as login and profile permit. The same holds after
+        the end of each other reason that may end, such as a database that could not be reached at the start.
         """
         if self.lock.barrier is UNOPENED:
             await self.open()
-        if self.lock.barrier is STANDBY:
-            permission, self.stale = await self._standby_check.get(None, lambda: self.read(_standby_check))
-            self.lock.barrier = BARRIERS[permission]
+        elif self.lock.barrier is not None and self.lock.barrier.end:
+            permission, self.stale = await self._permission_check.get(None, self._permission)
+            self.lock.barrier = self._barrier(permission)
         await (self.pinged() if self.ping is not None and self.ping.slow else self._ping.get(None, self.pinged))
         self.counts = await self._counts.get(None, lambda: self.read(_tab_counts), self.distance)
+
+    async def _permission(self) -> tuple[Permission, float | None]:
+        """The permissions on the server, and the age of its data while it is a standby.
+
+        A connection keeps the default of its database with which it began, so a new one reads it.
+        """
+        if self.lock.barrier is not CLOSED:
+            return await self.read(_standby_check)
+        database = Database.of(self.settings, read_only=True, connector=self.database.connector)
+        try:
+            timeout_error = self._timeout_error(NOTHING, SILENCE)
+            return await self._reads.wait(database.read(_standby_check), SILENCE, timeout_error)
+        finally:
+            await database.dispose()
 
     async def pinged(self) -> Ping:
         """Measure the latency of one query; every screen shows this value."""

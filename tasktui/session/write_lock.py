@@ -10,18 +10,39 @@ from runner.queries.health import Permission
 
 
 class ReadOnlyReason(NamedTuple):
-    """A reason for read-only mode that no command removes."""
+    """A reason for read-only mode that no command removes.
+
+    Args:
+        end: the event that removes it, for a notice; empty if it lasts for the whole session.
+    """
 
     label: str
     why: str
+    end: str = ""
 
 
 ASKED = ReadOnlyReason("READ-ONLY", "started with --read-only")
-LOGIN = ReadOnlyReason("READ-ONLY login", "this login may only read; the role task_operator may change tasks")
-STANDBY = ReadOnlyReason("READ-ONLY standby", "this server is a standby; connect to its primary to change tasks")
-CLOSED = ReadOnlyReason("READ-ONLY database", "default_transaction_read_only is on for this database or login")
-UNOPENED = ReadOnlyReason("READ-ONLY", "the database has not been reached, so the rights of this login are unknown")
-FILE = ReadOnlyReason("READ-ONLY file", "you may only read the database file")
+LOGIN = ReadOnlyReason(
+    "READ-ONLY login",
+    "this login may only read; the role task_operator may change tasks",
+    "This login got the right to change tasks",
+)
+STANDBY = ReadOnlyReason(
+    "READ-ONLY standby",
+    "this server is a standby; connect to its primary to change tasks",
+    "The server was promoted from standby to primary",
+)
+CLOSED = ReadOnlyReason(
+    "READ-ONLY database",
+    "default_transaction_read_only is on for this database or login",
+    "default_transaction_read_only is off",
+)
+UNOPENED = ReadOnlyReason(
+    "READ-ONLY",
+    "the database has not been reached, so the rights of this login are unknown",
+    "The database was reached",
+)
+FILE = ReadOnlyReason("READ-ONLY file", "you may only read the database file", "You may now write the database file")
 
 BARRIERS = {
     Permission.READ_WRITE: None,
@@ -56,7 +77,7 @@ class WriteLock:
 
     Args:
         open_until: end of the unlock, in seconds on the clock of `now`; -inf is closed, inf open without limit.
-        barrier: keeps the lock closed; removed when a standby is promoted; None without a barrier.
+        barrier: keeps the lock closed; removed when its reason ends; None without a barrier.
         reason: reason for the unlock; used in the audit for actions without a reason.
     """
 

@@ -336,9 +336,9 @@ async def _measure(screen: LiveScreen) -> None:
     lock = screen.session.lock
     before = lock.barrier
     await screen.session.measure()
-    if lock.barrier is not before:
+    if before is not None and lock.barrier is not before:
         state = lock.label(time.monotonic()) or "changes are now allowed"
-        screen.post_message(Notice(f"The server was promoted from standby to primary: {state}"))
+        screen.post_message(Notice(f"{before.end}: {state}"))
 
 
 def _is_behind_dialogs(screen: LiveScreen) -> bool:

@@ -505,7 +505,7 @@ def test_a_connection_timeout_is_an_outage() -> None:
         ),
         (
             psycopg.errors.InsufficientPrivilege("permission denied for table task"),
-            "task. Run `runner migrate --roles`",
+            "task. This login lacks a right: use one with a role of `runner migrate --roles`, such as task_operator",
         ),
         (psycopg.errors.QueryCanceled("canceling statement due to statement timeout"), "narrow it"),
     ],

@@ -215,6 +215,6 @@ async def test_a_connection_that_has_read_keeps_to_the_read_only_default_of_its_
         await tx.execute(sa.text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'))
     async with rival.reading() as tx:
         await tx.scalar(sa.select(1))
-    with pytest.raises(ReadOnlyDatabase):
+    with pytest.raises(ReadOnlyDatabase, match=r"Set default_transaction_read_only to off for this database or login"):
         async with rival.writing() as tx:
             await submit(tx, NewTask("a"))

@@ -34,6 +34,7 @@ from tasktui.commands.syntax import COMMANDS
 from tasktui.dialogs.ask import ConfirmScreen
 from tasktui.render.rows import plain
 from tasktui.screens import MODES
+from tasktui.session import cache
 from tasktui.session.session import Job, Session
 from tasktui.session.write_lock import CLOSED, FILE, LOGIN, ReadOnly, ReadOnlyReason
 from tasktui.shell.frame import Keys
@@ -42,6 +43,7 @@ from tasktui.startup.startup import opened
 from tests.postgres.logins import logins
 from tests.store.every_operation import LATER, OPERATIONS, TOGETHER, all_rows, arrange
 from tests.store.rows import add_live, stored
+from tests.store.table import change
 from tests.tasktui.conftest import ON_ONE_DATABASE, Watch
 from tests.tasktui.test_actions import audited, confirm
 
@@ -311,6 +313,31 @@ async def test_a_database_that_is_set_to_take_no_changes_is_watched(database: Da
     async with database.writing() as tx:
         await tx.execute(sa.text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'))
     await refused_for_good(Settings(url=parse_url(migrated_url)), CLOSED)
+
+
+@pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+async def test_an_open_console_takes_changes_once_its_database_does(
+    database: Database, migrated_url: str, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "SHARE", 1)
+    name = sa.make_url(migrated_url).database
+    setting = f'ALTER DATABASE "{name}" SET default_transaction_read_only'
+    await change(database, sa.text(f"{setting} = on"))
+    async with watch("tasks", barrier=CLOSED) as operator:
+        await operator.sees("READ-ONLY database")
+        await change(database, sa.text(f"{setting} = off"))
+        await operator.sees_notice("default_transaction_read_only is off: changes are now allowed")
+        await operator.until(lambda: "READ-ONLY" not in operator.text)
+
+
+@pytest.mark.parametrize("databases", ["postgresql"], indirect=True)
+async def test_an_open_console_takes_changes_once_its_login_may(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "SHARE", 1)
+    async with watch("tasks", barrier=LOGIN) as operator:  # opened before the grant
+        await operator.sees_notice("This login got the right to change tasks: changes are now allowed")
+        await operator.until(lambda: "READ-ONLY" not in operator.text)
 
 
 @pytest.mark.slow
