@@ -144,7 +144,7 @@ ADVICE = {
     "due to statement timeout": "Another transaction may hold a lock, or the query reads too much: retry or narrow it",
     "due to lock timeout": "Another transaction holds the lock of a row: end it, and retry",
     "permission denied for": (
-        "This login lacks a right: use one with a role of `runner migrate --roles`, such as task_operator for an operator"
+        "This login lacks a right: use one with a role of `runner migrate --roles`, such as task_operator for operators"
     ),
     **dict.fromkeys(DAMAGED, _DAMAGED),
     "no such table": INCOMPLETE,

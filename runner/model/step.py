@@ -27,6 +27,11 @@ def error_of(text: str | None) -> str | None:
     return None if text is None or text.startswith((SLEEPS, WAITS, CALLS)) else text
 
 
+def reason_of(text: str | None) -> str | None:
+    """The reason of a sleep, a wait or a call; None for an error."""
+    return text if error_of(text) is None else None
+
+
 class StoredStep(NamedTuple):
     """A step of a task, as an attempt reads it.
 

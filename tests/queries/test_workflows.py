@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.errors import WorkflowNotFound
 from runner.filter.parse import parse_filter
-from runner.model.outcome import Dead, Done
+from runner.model.outcome import Dead, Done, Suspended
 from runner.model.task import BatchMember, DependsOn, NewTask, NewWorkflow, State
 from runner.policy.critical_path import critical_path, in_order
 from runner.queries.task.detail import task_detail
@@ -154,6 +154,21 @@ async def test_a_graph_has_the_dependencies_and_its_critical_path(database: Data
         f"  └─ ◇ blocked {c} work",
     ]
     assert heading(graph) == f"workflow {id} w   ○ waiting   0 of 4 done   critical path 0s"
+
+
+async def test_a_task_whose_step_waits_for_a_signal_names_it(database: Database, runner: Runner) -> None:
+    id = await put_workflow(database, (), (0,))
+    (task,) = await runner.claim(1)
+    await runner.end(task, Suspended(600.0, "waits for signal paid", waits=True))
+    graph = await graph_of(database, id)
+    (first, second), shown = graph_lines(graph), "◔ scheduled"
+    assert first.text == f"* {shown} {task.id} work  waits for signal paid"
+    assert second.text == f"* └─ ◇ blocked {task.id + 1} work"
+    assert "waits for signal paid</text>" in svg(graph)
+    assert "<br/>waits for signal paid" in mermaid(graph)
+    async with database.writing() as tx:
+        await tx.execute(sa.update(tx.tables.task).where(tx.tables.task.c.id == task.id).values(run_at=ahead(-1)))
+    assert graph_lines(await graph_of(database, id))[0].text == f"* ○ ready {task.id} work"
 
 
 async def test_many_tasks_of_a_handler_share_a_line(database: Database) -> None:

@@ -12,10 +12,11 @@ from runner.db.schema import is_open
 from runner.db.transaction import Transaction, clock
 from runner.db.types import NO_JOIN
 from runner.errors import WorkflowNotFound
+from runner.model.step import reason_of
 from runner.model.task import Shown, State
 from runner.policy.critical_path import critical_path
 from runner.queries.rows import as_text, moment, number, readable, text
-from runner.queries.task_list.row import displayed_state
+from runner.queries.task_list.row import SHORT, displayed_state
 from runner.queries.workflows.list import WorkflowRow, workflow_rows
 from runner.store.dependencies.parents import parent_of
 
@@ -34,6 +35,7 @@ class WorkflowNode:
         outside: the number of its parents outside of it.
         holds: True if it is dead or cancelled, and a task waits for it.
         critical: True if it is on the critical path.
+        reason: the signal, sleep or task that a step of it waits for: `waits for signal paid`; None without one.
     """
 
     id: int
@@ -47,6 +49,7 @@ class WorkflowNode:
     outside: int
     holds: bool
     critical: bool = False
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,8 @@ async def _tasks(tx: Transaction, ids: Sequence[int]) -> dict[int, Mapping[Any, 
             key,
             displayed_state(tx.tables, table).label("shown"),
         ]
+        if table is tx.tables.task:
+            columns.append(sa.func.substr(column.error, 1, SHORT).label("error"))
         statements.append(_members(tx, table, ids, columns).limit(MOST_TASKS))
     for result in await tx.gather(*map(tx.execute, statements)):
         found |= {row["id"]: row for row in result.mappings().all()}
@@ -160,7 +165,9 @@ def _graph(
         holds = id in waited and state.final and state is not State.SUCCEEDED
         counts = sum(edge.parent not in rows for edge in own), holds
         shown = Shown(row["shown"])
-        nodes.append(WorkflowNode(id, handler, text(row["key"]), state, shown, seconds[id], expected, inside, *counts))
+        reason = reason_of(text(row["error"])) if shown in (Shown.SCHEDULED, Shown.RETRYING) else None
+        node = WorkflowNode(id, handler, text(row["key"]), state, shown, seconds[id], expected, inside, *counts)
+        nodes.append(replace(node, reason=reason))
     lengths = {node.id: node.expected + HELD * node.holds for node in nodes}
     path = critical_path(lengths, {node.id: node.parents for node in nodes})
     on_path = frozenset(path)

@@ -100,16 +100,17 @@ MOST_NAMED = 5
 
 
 def node_text(node: WorkflowNode, others: Sequence[int] = ()) -> str:
-    """A task in words: sign and state, id, handler, key, duration and further parents."""
+    """A task in words: sign and state, id, handler, key, duration, the wait of a step and further parents."""
     key = f" {one_line(node.key)}" if node.key else ""
     took = f"  {formatting.duration(node.seconds)}" if node.seconds is not None else ""
+    waits = f"  {one_line(node.reason)}" if node.reason else ""
     named = [str(id) for id in others[:MOST_NAMED]]
     named += [f"{len(others) - MOST_NAMED:,} more"] if len(others) > MOST_NAMED else []
     named += [f"{node.outside:,} outside"] if node.outside else []
     after = (
         f"  after {', '.join(named)} too" if named and node.parents else f"  after {', '.join(named)}" if named else ""
     )
-    return f"{formatting.state(node.shown)} {node.id} {one_line(node.handler)}{key}{took}{after}"
+    return f"{formatting.state(node.shown)} {node.id} {one_line(node.handler)}{key}{took}{waits}{after}"
 
 
 def heading(graph: WorkflowGraph) -> str:

@@ -16,7 +16,8 @@ def _lines(graph: WorkflowGraph) -> Iterator[str]:
     yield "flowchart LR"
     for node in graph.tasks:
         key = f" {node.key}" if node.key else ""
-        yield f'  t{node.id}["{_escaped(f"{node.id} {node.handler}{key}")}<br/>{node.shown}"]:::{node.state}'
+        name, state = _escaped(f"{node.id} {node.handler}{key}"), _escaped(node.reason or node.shown)
+        yield f'  t{node.id}["{name}<br/>{state}"]:::{node.state}'
     step, links, on_path = 0, [], {*zip(graph.path, graph.path[1:], strict=False)}
     for node in graph.tasks:
         for parent in node.parents:

@@ -100,11 +100,12 @@ def _box(node: WorkflowNode, x: float, y: float) -> str:
     stroke = 'stroke="#1f2328" stroke-width="3"' if node.critical else f'stroke="{line}"'
     name = f"{node.id} {node.handler}{f' {node.key}' if node.key else ''}"
     took = f"  {formatting.duration(node.seconds)}" if node.seconds is not None else ""
+    state = _short(one_line(node.reason)) if node.reason else formatting.state(node.shown) + took
     return (
         f'<g><title>{escape(one_line(name))}</title><rect x="{x:g}" y="{y:g}" width="{WIDTH}" height="{HEIGHT}" rx="6" '
         f'fill="{fill}" {stroke}/>'
         f'<text x="{x + 8:g}" y="{y + 17:g}" fill="#1f2328">{escape(_short(one_line(name)))}</text>'
-        f'<text x="{x + 8:g}" y="{y + 34:g}" fill="#57606a">{escape(formatting.state(node.shown) + took)}</text></g>'
+        f'<text x="{x + 8:g}" y="{y + 34:g}" fill="#57606a">{escape(state)}</text></g>'
     )
 
 
