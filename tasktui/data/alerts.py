@@ -7,7 +7,7 @@ from typing import NamedTuple
 from runner.db.transaction import Transaction
 from runner.errors import RunnerError
 from runner.model.alert import Alert, AlertRule, Severity, Silence
-from runner.queries.alerts.facts import MAX_ERROR, MAX_TEXT, AlertFacts, shown
+from runner.queries.alerts.facts import MAX_ERROR, MAX_KINDS, MAX_TEXT, AlertFacts, shown
 from runner.queries.alerts.rules import alerts
 from runner.queries.alerts.thresholds import Thresholds
 from runner.queries.overview import Overview, read_overview
@@ -96,6 +96,7 @@ def attention(facts: AlertFacts, silences: Iterable[Silence] = ()) -> list[Atten
         *(_paused("queue", queue.queue, queue.paused, facts) for queue in overview.queues if queue.paused),
         *_hidden(overview),
         *(_paused("handler", handler, pause, facts) for handler, pause in overview.handlers.items()),
+        *_paused_schedules(facts),
     ]
 
 
@@ -215,8 +216,23 @@ def _hidden(overview: Overview) -> Iterator[Attention]:
 def _paused(kind: str, name: str, pause: Pause, facts: AlertFacts) -> Attention:
     at, target = facts.overview.at, line(name, MAX_TEXT)
     target = target if kind == "queue" else f"{kind} {target}"
+    way = SCHEDULES if kind == "schedule" else SUBJECT
     until = f"until {formatting.clock(pause.until, at, facts.zone)}" if pause.until else "until resumed"
     who, since = line(pause.by, MAX_TEXT), formatting.since(pause.since, at)
     why = f": {line(pause.why, MAX_ERROR)}" if pause.why else ""
     text = f"{until}, by {who} {since} ago{why}"
-    return Attention("paused", f"{target} is paused", text, *SUBJECT, target, kind=kind, subject=name)
+    return Attention("paused", f"{target} is paused", text, *way, target, kind=kind, subject=name)
+
+
+def _paused_schedules(facts: AlertFacts) -> Iterator[Attention]:
+    """The pauses of schedules in one line: some last for months, and no task waits for their ticks."""
+    pauses = {row.id: row.pause for row in facts.slow.schedules if row.pause is not None}
+    if len(pauses) < 2:
+        yield from (_paused("schedule", name, pause, facts) for name, pause in pauses.items())
+        return
+    names = [line(name, MAX_TEXT) for name in pauses]
+    more = f" and {len(names) - MAX_KINDS:,} more" if len(names) > MAX_KINDS else ""
+    first = min(pauses.values(), key=lambda pause: pause.since or facts.overview.at)
+    since = formatting.since(first.since, facts.overview.at)
+    text = f"{', '.join(names[:MAX_KINDS])}{more}; the first by {line(first.by, MAX_TEXT)} {since} ago"
+    yield Attention("paused", f"{len(names):,} schedules are paused", text, *SCHEDULES, kind="schedule")

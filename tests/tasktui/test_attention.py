@@ -13,7 +13,7 @@ from runner.model.schedule import ScheduleSpec
 from runner.model.task import State
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
-from runner.operations.schedule import add_schedule
+from runner.operations.schedule import add_schedule, pause_schedule
 from runner.policy.breaker import OpenBreaker
 from runner.queries.alerts.facts import AlertFacts, SlowFacts
 from runner.queries.alerts.reading import current_alerts
@@ -124,6 +124,22 @@ async def test_the_overview_the_list_and_the_badge_have_the_same_problems(databa
         await operator.sees("enter goes there")
         assert re.findall(r"[▸│] +[◌!‖✗] (.*?): ", operator.text) == titles
         assert (await read_alarm(operator.console.session)).text == "! 5"
+
+
+@ON_ONE_DATABASE
+async def test_paused_schedules_share_a_line_that_leads_to_them(database: Database, watch: Watch) -> None:
+    await add_runner(database, lease=600)
+    for name in ("books", "nightly"):
+        await database.write(add_schedule, name, ScheduleSpec("h", "every 1h"), BY)
+    await database.write(pause_schedule, "books", BY)
+    async with watch("overview", NARROW) as operator:
+        await operator.sees("NEEDS ATTENTION 1 ", "‖ schedule books is paused  until resumed, by ana")
+        await database.write(pause_schedule, "nightly", BY)
+        await operator.press("exclamation_mark")
+        await operator.sees("▸ ‖ 2 schedules are paused: books, nightly; the first by ana")
+        assert (await read_alarm(operator.console.session)).text == "‖ 1"
+        await operator.press("enter")
+        await operator.until(lambda: operator.screen.title == "Schedules")
 
 
 @ON_ONE_DATABASE
