@@ -11,7 +11,7 @@ from runner.queries.audit import AuditRecord
 from runner.text import formatting
 from runner.text.redact import ARGUMENT, NO_VALUE, ChangedValue, decode_audit, differences, unquoted
 
-MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d):\d\d [\w+:-]+")
+MOMENT = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d)(:\d\d) [\w+:-]+")
 """A time in the changed values."""
 
 RECORDED = re.compile(r"(?:paused|limited|breaker)_(?:\w+_)?(?:at|by|why)")
@@ -97,9 +97,17 @@ def change_words(entry: AuditRecord, zone: tzinfo, *, reveal: bool = False, most
 
 
 def brief_changes(entry: AuditRecord, zone: tzinfo, most: int | None = None) -> list[str]:
-    """The changes of an entry in few words: times to the minute, without the day of the change."""
+    """The changes of an entry in few words: times to the minute, or to the second if only it differs."""
     day = f"{entry.at.astimezone(zone):%Y-%m-%d}" if entry.at else ""
-    return [MOMENT.sub(lambda moment: _short(moment, day), text) for text in change_words(entry, zone, most=most)]
+    return [_brief(text, day) for text in change_words(entry, zone, most=most)]
+
+
+def _brief(text: str, day: str) -> str:
+    short = MOMENT.sub(lambda moment: _short(moment, day), text)
+    before, arrow, after = short.partition(" -> ")
+    if not arrow or not before.endswith(f": {after}"):
+        return short
+    return MOMENT.sub(lambda moment: _short(moment, day, moment[3]), text)
 
 
 def _limits(values: str | None) -> SharedLimits:
@@ -109,8 +117,9 @@ def _limits(values: str | None) -> SharedLimits:
     return SharedLimits.of_row(numbers) if is_readable else UNLIMITED
 
 
-def _short(moment: re.Match[str], day: str) -> str:
-    """A time to the minute, with its date unless it is that day; another text as it is."""
+def _short(moment: re.Match[str], day: str, seconds: str = "") -> str:
+    """A time to the minute and its `seconds`, with its date unless it is that day; another text as it is."""
+    time = moment[2] + seconds
     with suppress(ValueError):  # a key may look like a time
-        return moment[2] if moment[1] == day else f"{formatting.day(datetime.fromisoformat(moment[1]))} {moment[2]}"
+        return time if moment[1] == day else f"{formatting.day(datetime.fromisoformat(moment[1]))} {time}"
     return moment[0]

@@ -44,7 +44,7 @@ class GroupFate:
     Args:
         total: the number of tasks.
         states: their number by displayed state, largest first; deleted tasks are missing.
-        causes: the failures since the change, most tasks first.
+        causes: the failures since the change, most tasks first. The numbers are lower bounds if `total` is one.
         pending: the ids of the tasks that have neither finished nor failed since the change.
     """
 
@@ -53,12 +53,21 @@ class GroupFate:
     causes: tuple[FailureCause, ...]
     pending: tuple[int, ...]
 
-    def __str__(self) -> str:
-        words = [f"{number:,} {shown}" for shown, number in self.states.items()]
+    @property
+    def counts(self) -> Mapping[str, Count]:
+        """The tasks by displayed state, and those deleted."""
         deleted = self.total.number - sum(self.states.values())
-        words += [f"{deleted:,} deleted"] if deleted else []
-        failed = sum(cause.tasks for cause in self.causes)
-        again = f"; {failed:,} failed since the change" if failed else ""
+        numbers = {**self.states, **({"deleted": deleted} if deleted else {})}
+        return {name: self.counted(number) for name, number in numbers.items()}
+
+    def counted(self, number: int) -> Count:
+        """A number of these tasks, a lower bound if there are more of them than were counted."""
+        return Count(number, self.total.more)
+
+    def __str__(self) -> str:
+        words = [f"{count} {name}" for name, count in self.counts.items()]
+        failed = self.counted(sum(cause.tasks for cause in self.causes))
+        again = f"; {failed} failed since the change" if failed.number else ""
         return f"{self.total.of('task')}: {', '.join(words)}{again}"
 
 

@@ -15,13 +15,13 @@ from textual.widget import Widget
 from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
+from runner.model.task import Shown
 from runner.queries.audit import ChangeGroup, change_groups
 from runner.queries.audit_words import brief_changes, changed_values, column_words
 from runner.queries.fate import GroupFate, fate
 from runner.queries.task.timeline import format_entry
 from runner.text import formatting
 from runner.text.formatting import SIGNS
-from runner.text.sanitize import count_noun
 from runner.text.times import format_moment
 from tasktui.actions.action import ActionTarget, Targets
 from tasktui.messages import Notice
@@ -300,14 +300,13 @@ def fate_lines(fate: GroupFate) -> Iterator[Content]:
     total = max(fate.total.number, 1)
     bar = gauge([(number / total, str(shown)) for shown, number in fate.states.items()], BAR)
     parts: list[Part] = [("  ", ""), *bar]
-    for shown, number in fate.states.items():
-        parts += [(f"  {SIGNS[shown]} ", str(shown)), (f"{number:,}", "strong"), (f" {shown}", "muted")]
-    if deleted := fate.total.number - sum(fate.states.values()):
-        parts.append((f"  {deleted:,} deleted", "muted"))
+    for name, count in fate.counts.items():
+        parts += [(f"  {SIGNS[Shown(name)]} ", name)] if name in fate.states else [("  ", "")]
+        parts += [(str(count), "strong"), (f" {name}", "muted")]
     yield content(*parts)
     for cause in fate.causes:
         how = "as before the change" if cause.repeated else "a new failure"
-        text = f"  {count_noun(cause.tasks, 'task')} failed since, {how}: {line(cause.error, 80)}"
+        text = f"  {fate.counted(cause.tasks).of('task')} failed since, {how}: {line(cause.error, 80)}"
         yield content((text, "dead" if cause.repeated else "retrying"))
 
 

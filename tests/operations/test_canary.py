@@ -16,9 +16,10 @@ from runner.model.task import Shown, State
 from runner.operations import canary as module
 from runner.operations.bulk import BulkOptions
 from runner.operations.canary import canary, check_canary
-from runner.operations.results import Actor, with_change_group
+from runner.operations.results import Actor, Target, with_change_group
 from runner.operations.retry import retry_now
 from runner.operations.undo.undo import undo, undo_all
+from runner.queries import fate as fate_module
 from runner.queries.fate import fate
 from tests.store.rows import add_attempt, add_past, ahead, filtered, history_row, stored
 
@@ -96,6 +97,15 @@ async def test_a_failure_stops_the_canary_and_the_rest_is_never_touched(database
     assert [(cause.fingerprint, cause.tasks, cause.repeated) for cause in now.causes] == [("f1", 1, True)]
     assert str(now).startswith("4 tasks: ")
     assert str(now).endswith("; 1 failed since the change")
+
+
+async def test_the_fate_of_more_tasks_than_are_counted_has_lower_bounds(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fate_module, "CAP", 3)
+    ids = await dead(database, 5)
+    await database.write(retry_now, [Target(id) for id in ids], ANA)
+    assert str(await database.read(fate, GROUP)) == "3+ tasks: 3+ ready"
 
 
 async def test_another_error_stops_it_too_and_is_named_as_such(database: Database) -> None:

@@ -226,6 +226,7 @@ async def test_a_past_time_with_more_tasks_than_are_counted_shows_bounds_and_no_
 ) -> None:
     for module in (past, as_of):
         monkeypatch.setattr(module, "CANDIDATES", 3)
+    await put(database, queue="oldest")
     for _ in range(5):
         await put(database, queue="mail")
     await shift(database, 1200)
@@ -235,3 +236,5 @@ async def test_a_past_time_with_more_tasks_than_are_counted_shows_bounds_and_no_
         assert row[2:4] == ["3+", "0"]  # ready and dead; the other states are unknown
         assert row[4].endswith("+")
         assert "?" not in " ".join(row)
+        (row,) = [text.split() for text in operator.text.splitlines() if " oldest " in text]
+        assert row == ["oldest", "0", "0", "0"]  # the dead, and those of the last minute and hour

@@ -16,11 +16,14 @@ from runner.operations.breaker import open_by_hand
 from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
 from runner.policy.breaker import Breaker
+from runner.queries.counting import Count
+from runner.queries.fate import FailureCause, GroupFate
 from runner.store.breaker import declare_breakers
 from tasktui.actions import perform
 from tasktui.actions.actions import ACTIONS
 from tasktui.data import task_pages
 from tasktui.dialogs import ask
+from tasktui.screens.audit import fate_lines
 from tests.operations.test_canary import dead, ending
 from tests.store.rows import add_attempt, add_live, add_past, add_runner, ahead, stored
 from tests.store.table import change
@@ -408,3 +411,10 @@ async def test_a_canary_stops_at_the_same_failure_and_the_audit_shows_its_fate(
         await operator.press("t")
         await operator.sees("change:", "4 tasks")
     assert len(await audited(database)) == 4
+
+
+def test_the_fate_of_a_group_marks_a_lower_bound() -> None:
+    causes = (FailureCause("f1", "OSError: gone", 12, 7, repeated=True),)
+    bar, cause = fate_lines(GroupFate(Count(10_000, True), {Shown.CANCELLED: 9_990}, causes, ()))
+    assert bar.plain.endswith("⊘ 9,990+ cancelled  10+ deleted")
+    assert cause.plain == "  12+ tasks failed since, as before the change: OSError: gone"

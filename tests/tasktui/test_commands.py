@@ -74,6 +74,16 @@ def entry(id: int, undo_of: int | None = None) -> AuditRecord:
         ('{"timeout": 5.0}', '{"timeout": null}', ["timeout: 5.0 -> handler's"]),
         ('{"cancel_requested": false}', '{"cancel_requested": true}', ["termination: not requested -> requested"]),
         ("{}", f'{{"run_at": "{NOW:%Y-%m-%d} 23:59:58"}}', ["run at 23:59"]),
+        (
+            f'{{"run_at": "{NOW:%Y-%m-%d} 18:10:02"}}',
+            f'{{"run_at": "{NOW:%Y-%m-%d} 18:10:41"}}',
+            ["run at: 18:10:02 -> 18:10:41"],
+        ),
+        (
+            f'{{"run_at": "{NOW:%Y-%m-%d} 18:10:02"}}',
+            f'{{"run_at": "{NOW:%Y-%m-%d} 18:11:02"}}',
+            ["run at: 18:10 -> 18:11"],
+        ),
         ("{}", '{"run_at": "2026-11-22 10:00:00", "priority": 9}', ["run at 22 Nov 10:00", "priority 9"]),
         ("{}", '{"key": "2026-99-99 10:00:00 x"}', ["key 2026-99-99 10:00:00 x"]),
         ('{"priority": 1}', '{"priority": 2, "signal": "paid"}', ["signal paid", "priority: 1 -> 2"]),

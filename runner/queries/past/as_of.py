@@ -22,6 +22,7 @@ from runner.model.task import FINAL, Shown, State
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.queries.audit import AuditRecord, entries
 from runner.queries.counting import Count
+from runner.queries.counts import counts
 from runner.queries.health import reads_audit
 from runner.queries.past.reconstruction import Evidence, PastTask, past_task
 from runner.queries.registries import Pause, registries_as_of
@@ -222,7 +223,8 @@ async def queues_as_of(tx: Transaction, at: datetime) -> PastQueues:
         busy.update([(task.runner_id, task.host or "")] if past.word == State.RUNNING else [])
         if past.word == Shown.READY and task.run_at is not None:
             oldest[task.queue] = max(oldest.get(task.queue, 0.0), (at - task.run_at).total_seconds())
-    names = sorted({*states, *dead, *hour, *(name for name, entry in queues.items() if any(entry))})
+    present = await _unfinished_queues(tx) if more else ()
+    names = sorted({*states, *dead, *hour, *present, *(name for name, entry in queues.items() if any(entry))})
     rows = [
         PastQueue(
             name,
@@ -237,6 +239,13 @@ async def queues_as_of(tx: Transaction, at: datetime) -> PastQueues:
     ]
     paused = {name: pause for name, (pause, _) in handlers.items() if pause}
     return PastQueues(at, rows, paused, dict(busy.most_common()), more, audited)
+
+
+async def _unfinished_queues(tx: Transaction) -> list[str]:
+    """The queues with unfinished tasks now: those of a moment may all be older than the tasks that are counted."""
+    found = await counts(tx, 1)
+    states = ("ready", "scheduled", "retrying", "blocked", "running", "lost")
+    return [queue.queue for queue in found if any(getattr(queue, state).number for state in states)]
 
 
 async def _walk(tx: Transaction, last: int) -> list[int]:
