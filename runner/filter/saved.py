@@ -124,4 +124,4 @@ def _write(path: Path, views: Mapping[str, str]) -> None:
     except OSError as error:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
-        raise InvalidInput(why=f"the views cannot be written to {path}: {error.strerror}") from None
+        raise InvalidInput(why=f"{path} cannot be written: {error.strerror} (errno {error.errno})") from None

@@ -122,3 +122,9 @@ async def test_the_palette_offers_no_change_while_read_only(database: Database, 
         await operator.sees("Overview ", " 1    go to this screen")
         assert "Retry" not in operator.text
         assert "for tasks" not in operator.text
+
+
+def test_a_file_of_views_that_cannot_be_written_is_named_with_its_errno(tmp_path: Path) -> None:
+    (tmp_path / "views.draft").mkdir()
+    with pytest.raises(InvalidInput, match=rf"{tmp_path}/views.json cannot be written: Is a directory \(errno 21\)"):
+        saved.save(tmp_path / "views.json", "dead", "state:dead")
