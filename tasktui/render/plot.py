@@ -90,7 +90,7 @@ def nice(value: float) -> float:
 def compact(value: float) -> str:
     """Format a number in at most five cells: `0`, `2.5`, `412`, `18k`, `1.2M`."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
+        if value >= 0.9995 * size:  # rounded to three digits
             return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
 

@@ -41,7 +41,7 @@ async def test_hostile_text_does_nothing_on_any_screen(task_id: int, size: tuple
     async with watch(task_id=task_id, size=size) as operator:
         for mode in ("overview", "tasks", "task", "failures", "runners", "schedules", "audit"):
             await operator.press(MODES[mode].key)
-            assert operator.screen.title == MODES[mode].title
+            await operator.until(lambda title=MODES[mode].title: operator.screen.title == title)
             await operator.until(lambda: operator.screen.feed.read_at is not None)
             await operator.sees("␛\\x9b[@cl")
             if mode == "failures":

@@ -135,7 +135,19 @@ def test_an_axis_ends_at_a_number_that_reads_well(value: float, top: float) -> N
     assert nice(value) == top
 
 
-@pytest.mark.parametrize(("value", "text"), [(0, "0"), (2.5, "2.5"), (412, "412"), (18_000, "18k"), (1.2e6, "1.2M")])
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (2.5, "2.5"),
+        (412, "412"),
+        (999.4, "999"),
+        (999.5, "1k"),
+        (18_000, "18k"),
+        (999_700, "1M"),
+        (1.2e6, "1.2M"),
+    ],
+)
 def test_numbers_are_short(value: float, text: str) -> None:
     assert compact(value) == text
 
