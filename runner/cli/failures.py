@@ -218,6 +218,10 @@ def _print_failures(
         print_block(mask(group.traceback or "no traceback"))
 
 
+ROUND = 100
+"""Attempts per minute from which a rate has no decimals."""
+
+
 def _columns(changes: Mapping[str, FailureChange], at: datetime) -> tuple[Column[Failures], ...]:
     def began(group: Failures) -> str:
         change = changes.get(group.fingerprint, FailureChange(0.0, group.first))
@@ -229,8 +233,8 @@ def _columns(changes: Mapping[str, FailureChange], at: datetime) -> tuple[Column
     return (
         Column("GROUP", lambda group: group.fingerprint, fixed=True),
         figure("COUNT", lambda group: group.count),
-        figure("NOW/m", lambda group: group.rate, "{:,.3g}".format),
-        figure("WAS/m", usual, "{:,.3g}".format),
+        figure("NOW/m", lambda group: f"{_rate(group.rate)}{'+' * group.has_rate_bound}"),
+        figure("WAS/m", usual, _rate),
         figure("TASKS", lambda group: group.counted(group.tasks)),
         figure("DIED", lambda group: group.counted(group.dead)),
         figure("BEGAN", began),
@@ -238,6 +242,10 @@ def _columns(changes: Mapping[str, FailureChange], at: datetime) -> tuple[Column
         Column("HANDLER", lambda group: group.handler),
         Column("ERROR", _error),
     )
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.3g}" if rate < ROUND else f"{rate:,.0f}"
 
 
 def _error(group: Failures) -> str:

@@ -69,6 +69,11 @@ class Failures:
         """Attempts per minute in the last RECENT_SECONDS seconds."""
         return self.recent / (RECENT_SECONDS / 60)
 
+    @property
+    def has_rate_bound(self) -> bool:
+        """True if `rate` is a lower bound: all attempts that were read are recent, and there are more."""
+        return self.count.more and self.recent == self.count.number
+
     def counted(self, number: int) -> Count:
         """Return a number of this group as a count; like `count`, it may cover only the latest attempts."""
         return Count(number, self.count.more)

@@ -57,8 +57,8 @@ class GroupFate:
     def counts(self) -> Mapping[str, Count]:
         """The tasks by displayed state, and those deleted."""
         deleted = self.total.number - sum(self.states.values())
-        numbers = {**self.states, **({"deleted": deleted} if deleted else {})}
-        return {name: self.counted(number) for name, number in numbers.items()}
+        numbers = [*self.states.items(), ("deleted", deleted)]
+        return {name: self.counted(number) for name, number in numbers if number}
 
     def counted(self, number: int) -> Count:
         """A number of these tasks, a lower bound if there are more of them than were counted."""

@@ -73,6 +73,7 @@ def group_line(group: Failures, data: FailureGroups, total: int, *, narrow: bool
     kind, colon, rest = error.partition(": ")
     name = handler_cell(line(group.handler))
     named = name.parts or ((name.text, "text"),)
+    rate = _rate(group.rate) + "+" * group.has_rate_bound
     age = formatting.age(_whole_minutes(at - change.began)) if change.began else ""
     badge: tuple[Part, ...] = ((f" NEW {age} ", "bold dead on tint_dead"), (" ", "")) if change.new else ()
     named_error: Part = (kind, "strong" if hot else "text")
@@ -85,7 +86,7 @@ def group_line(group: Failures, data: FailureGroups, total: int, *, narrow: bool
             Cell.of(trend, "spark"),
             Cell(str(group.count), "bold strong" if hot else "text"),
             Cell.of(bar, "spark"),
-            Cell(_rate(group.rate), "bold dead" if hot else "muted" if group.rate else "faint"),
+            Cell(rate, "bold dead" if hot else "muted" if group.rate else "faint"),
             Cell("" if change.usual is None else _rate(change.usual), "muted" if change.usual else "faint"),
             Cell(str(group.counted(group.tasks)), "text"),
             Cell(str(group.counted(group.dead)), _role_of_dead(group, at)),

@@ -16,7 +16,6 @@ from runner.filter.parse import Filter, Term
 from runner.queries.counting import Count, total_of
 from runner.queries.failures import FailureChange, Failures, by_rise
 from runner.queries.overview import MINUTE, per_minute
-from runner.text.sanitize import count_noun
 from tasktui.actions.action import ActionTarget, Targets, TaskScope
 from tasktui.actions.as_command import command_line
 from tasktui.data.failures import (
@@ -331,8 +330,9 @@ def upper_rows(data: FailureGroups, span: int, zone: tzinfo, width: int, height:
     now = sum(group.rate for group in data.groups)
     bad, usual = is_unusual(now, sums)
     figure: list[Part] = [(str(count), "bold dead" if bad else "bold strong" if count.number else "muted")]
-    figure += [(f" in {count_noun(len(data.groups), 'group')}, ", "muted")]
-    figure += [(f"{compact(now)} / min", "dead" if bad else "text"), (f", usual {compact(usual)}", "muted")]
+    figure += [(f" in {Count(len(data.groups), count.more).of('group')}, ", "muted")]
+    more = "+" * any(group.has_rate_bound for group in data.groups)
+    figure += [(f"{compact(now)}{more} / min", "dead" if bad else "text"), (f", usual {compact(usual)}", "muted")]
     title = rule([heading(f"FAILED ATTEMPTS, LAST {LABELS[span].upper()}")], width, figure)
     if width < NORMAL or height < HIGH:
         return [title]

@@ -299,7 +299,10 @@ def test_figures_of_a_group_whose_older_attempts_were_not_read_are_bounds() -> N
     assert UNREAD not in cells[0][TREND // 2 :]
     assert (cells[1], *cells[5:8]) == ("9,000+", "283+", "35+", "1h+")
     assert plain([finding(group, None, data)]) == "9,000+ attempts of 283+ tasks in 1h, older ones not read."
-    assert " 9,000+ in 1 group, " in plain(upper_rows(data, 0, UTC, 120, 40, "rise"))
+    assert " 9,000+ in 1+ groups, 1.5 / min, " in plain(upper_rows(data, 0, UTC, 120, 40, "rise"))
+    storm = replace(data, groups=(replace(group, recent=9_000),))
+    assert group_line(storm.groups[0], storm, 20_000).cells[3].text == "4.5k+"
+    assert " 9,000+ in 1+ groups, 4.5k+ / min, " in plain(upper_rows(storm, 0, UTC, 120, 40, "rise"))
 
 
 def test_the_first_attempt_of_a_group_is_exact_where_it_is_known() -> None:
