@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, cast
 
@@ -217,12 +218,7 @@ class Session:
             raise SchemaMissing(url=url, needed=HEAD)
         permission = await self._checked(connection_permission, LONGEST_SILENCE)
         if self.lock.barrier is UNOPENED:
-            self.lock.barrier = self._barrier(permission)
-
-    def _barrier(self, permission: Permission) -> ReadOnlyReason | None:
-        file = self.settings.url.file
-        is_protected = file is not None and not os.access(file, os.W_OK, effective_ids=EFFECTIVE)
-        return FILE if is_protected else BARRIERS[permission]
+            self.lock.barrier = _barrier(self.settings, permission)
 
     def add_names(self, names: Mapping[str, Iterable[str]]) -> None:
         """Add names for completion, by filter field."""
@@ -308,24 +304,10 @@ class Session:
         if self.lock.barrier is UNOPENED:
             await self.open()
         elif self.lock.barrier is not None and self.lock.barrier.end:
-            permission, self.stale = await self._permission_check.get(None, self._permission)
-            self.lock.barrier = self._barrier(permission)
+            permission, self.stale = await self._permission_check.get(None, partial(self.read, _permission, self))
+            self.lock.barrier = _barrier(self.settings, permission)
         await (self.pinged() if self.ping is not None and self.ping.slow else self._ping.get(None, self.pinged))
         self.counts = await self._counts.get(None, lambda: self.read(_tab_counts), self.distance)
-
-    async def _permission(self) -> tuple[Permission, float | None]:
-        """The permissions on the server, and the age of its data while it is a standby.
-
-        A connection keeps the default of its database with which it began, so a new one reads it.
-        """
-        if self.lock.barrier is not CLOSED:
-            return await self.read(_standby_check)
-        database = Database.of(self.settings, read_only=True, connector=self.database.connector)
-        try:
-            timeout_error = self._timeout_error(NOTHING, SILENCE)
-            return await self._reads.wait(database.read(_standby_check), SILENCE, timeout_error)
-        finally:
-            await database.dispose()
 
     async def pinged(self) -> Ping:
         """Measure the latency of one query; every screen shows this value."""
@@ -379,10 +361,25 @@ class Session:
         return DatabaseUnavailable(url=self.database.url, why=why.format(seconds=seconds))
 
 
-async def _standby_check(tx: Transaction) -> tuple[Permission, float | None]:
-    """The permissions on the server, and the age of its data while it is a standby."""
+async def _permission(tx: Transaction, session: Session) -> tuple[Permission, float | None]:
+    """The permissions on the server, and the age of its data while it is a standby.
+
+    A connection keeps the default of its database with which it began, so a new one reads it.
+    """
+    if session.lock.barrier is CLOSED:
+        database = Database.of(session.settings, read_only=True, connector=session.database.connector)
+        try:
+            return await database.read(connection_permission), None
+        finally:
+            await database.dispose()
     permission = await connection_permission(tx)
     return permission, await staleness(tx) if permission is Permission.STANDBY else None
+
+
+def _barrier(settings: Settings, permission: Permission) -> ReadOnlyReason | None:
+    file = settings.url.file
+    is_protected = file is not None and not os.access(file, os.W_OK, effective_ids=EFFECTIVE)
+    return FILE if is_protected else BARRIERS[permission]
 
 
 async def _tab_counts(tx: Transaction) -> dict[str, tuple[str, str]]:

@@ -21,7 +21,7 @@ from runner.filter.parse import Filter
 from runner.model.task import FINAL, Shown, State
 from runner.policy.limits import UNLIMITED, SharedLimits
 from runner.queries.audit import AuditRecord, entries
-from runner.queries.counting import Count
+from runner.queries.counting import Count, total_of
 from runner.queries.counts import counts
 from runner.queries.health import reads_audit
 from runner.queries.past.reconstruction import Evidence, PastTask, past_task
@@ -243,9 +243,11 @@ async def queues_as_of(tx: Transaction, at: datetime) -> PastQueues:
 
 async def _unfinished_queues(tx: Transaction) -> list[str]:
     """The queues with unfinished tasks now: those of a moment may all be older than the tasks that are counted."""
-    found = await counts(tx, 1)
-    states = ("ready", "scheduled", "retrying", "blocked", "running", "lost")
-    return [queue.queue for queue in found if any(getattr(queue, state).number for state in states)]
+    return [
+        each.queue
+        for each in await counts(tx, 1)
+        if total_of((each.ready, each.scheduled, each.retrying, each.blocked, each.running, each.lost)).number
+    ]
 
 
 async def _walk(tx: Transaction, last: int) -> list[int]:
