@@ -123,8 +123,9 @@ def question(
     if fails is not None:
         now = session.now()
         failed_at = formatting.clock(now - timedelta(seconds=fails), now, session.zone, seconds=True)
-        failed = f"This cause failed at {failed_at}: the retry goes in stages. "
-        about.append(content((failed, "retrying"), ("ctrl+t", "bold accent"), (" retries all at once", "muted")))
+        failed = f"This cause failed at {failed_at}. "
+        switches = " switches between stages and all at once"
+        about.append(content((failed, "retrying"), ("ctrl+t", "bold accent"), (switches, "muted")))
     return Question(
         plan.action.without_prompt() if one and plan.action.verb == "retry_now" else plan.action,  # nothing to spread
         about,
