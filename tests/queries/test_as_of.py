@@ -34,6 +34,7 @@ from runner.store.calls import submit_child
 from runner.store.signals import receive
 from runner.store.steps import StepOwner, save_step
 from tests.store.dependencies import dependencies_of, put_after, sweep
+from tests.store.minutes import Minute, write_statistics
 from tests.store.rows import ahead, filtered
 from tests.store.runners import Runner
 from tests.store.table import change, expire, put
@@ -391,6 +392,16 @@ async def test_lists_and_queues_are_those_of_the_moment(database: Database, runn
 
 
 @pytest.mark.slow
+async def test_the_hour_of_a_moment_counts_no_later_failure_of_its_minute(database: Database) -> None:
+    at = (await moment(database)).replace(second=7, microsecond=0)
+    for minutes, died in ((0, 50), (1, 3), (60, 2), (61, 9)):
+        minute = Minute(at - timedelta(minutes=minutes), "mail", "mail.send")
+        minute.counts |= {"died": died}
+        await database.write(write_statistics, 1, [minute], {})
+    (queue,) = (await database.read(queues_as_of, at)).queues
+    assert (queue.minute.failed, queue.hour.failed) == (3, 5)
+
+
 async def test_the_causes_are_those_of_the_moment(database: Database, runner: Runner) -> None:
     parent, waiting = [await put(database, queue="mail") for _ in range(2)]
     child = await put_after(database, parent)

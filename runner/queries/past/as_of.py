@@ -78,7 +78,7 @@ class PastQueue:
         states: the number of its tasks by word of their state; finished ones only as dead.
         oldest: seconds since its first ready task became due; None without one.
         minute: its flow in the last full minute.
-        hour: its flow in the hour before.
+        hour: its flow in the 60 full minutes before.
         limits: its limits over all runners.
     """
 
@@ -211,7 +211,7 @@ async def queues_as_of(tx: Transaction, at: datetime) -> PastQueues:
     reconstructions, dead, (minute, hour), (queues, handlers) = await tx.gather(
         tx.gather(*(reconstructed(tx, part, at, audited=audited) for part in parts)),
         _dead(tx, at, undone),
-        tx.gather(flows_between(tx, end - MINUTE, end), flows_between(tx, at - 60 * MINUTE, at)),
+        tx.gather(flows_between(tx, end - MINUTE, end), flows_between(tx, end - 60 * MINUTE, end)),
         tx.gather(*(registries_as_of(tx, at, kind, audited=audited) for kind in ("queue", "handler"))),
     )
     states: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
