@@ -202,7 +202,7 @@ def _failed(detail: TaskDetail, failed: Sequence[Attempt], span: Span, room: int
     before = None
     for one in failed:
         bar = _bar(span, room, (before, one.started_at, one.ended_at), "dead", detail.at)
-        took = formatting.duration(one.duration)
+        took = formatting.duration(detail.run_time(one))
         yield _attempt(one.attempt, Shown.DEAD, "failed", _runner_of(one), took, bar)
         before = one.ended_at
 
@@ -213,7 +213,7 @@ def _latest(detail: TaskDetail, failed: Sequence[Attempt], span: Span, room: int
     before = failed[-1].ended_at if failed else None
     if task.state is State.SUCCEEDED and task.claimed_at and task.finished_at:
         bar = _bar(span, room, (before, task.claimed_at, task.finished_at), "succeeded", at)
-        took = formatting.duration(task.finished_at - task.claimed_at)
+        took = formatting.duration(task.finished_at - task.claimed_at if task.duration is None else task.duration)
         yield _attempt(task.attempt, Shown.SUCCEEDED, "succeeded", _runner_of(detail), took, bar)
     if task.state is State.RUNNING:
         bar = _bar(span, room, (before, task.claimed_at, at), "running", at)

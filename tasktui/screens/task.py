@@ -390,6 +390,6 @@ def _brief_facts(detail: TaskDetail, zone: tzinfo) -> Iterator[tuple[str, str]]:
     if detail.attempts:
         last = detail.attempts[-1]
         ran = _moment(last.started_at, at, zone) if last.started_at else ""
-        took = formatting.duration(last.duration if task.duration is None else task.duration)
+        took = formatting.duration(detail.run_time(last))
         yield "last ran", f"{ran} for {took} on {line(process_name(last.host, last.pid), 30)}"
     yield "timeout", formatting.age(detail.timeout) if detail.timeout is not None else ""

@@ -406,12 +406,16 @@ async def test_the_preview_follows_the_state_in_the_list(
 
 
 @ON_ONE_DATABASE
-async def test_the_preview_of_a_dead_task_has_one_run_time(database: Database, watch: Watch) -> None:
+async def test_a_dead_task_has_one_run_time(database: Database, watch: Watch) -> None:
     """The attempt also lasts until its row is written."""
-    await add_past(database, 11, State.DEAD, duration=2.0)
+    await add_past(database, 11, State.DEAD, attempt=1, duration=2.0)
     await add_attempt(database, 11, verb="die", started_at=ahead(-60), ended_at=ahead(-55))
     async with watch("tasks") as operator:
         await operator.sees("Died", "ago in 2s", "last ran", "for 2s on")
+        await operator.press("enter")
+        await operator.sees("ATTEMPTS", "TIMELINE", "ended after 2s on")
+        (row,) = [line for line in operator.text.splitlines() if "✗ failed" in line]
+        assert " 2s " in row
 
 
 @pytest.mark.slow

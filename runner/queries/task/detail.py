@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from typing import Annotated, Any
 
 import sqlalchemy as sa
@@ -204,6 +204,11 @@ class TaskDetail:
         if task.state is not State.WAITING or task.run_at is None or task.run_at <= self.at:
             return None
         return next((step for step in self.steps if step.done_at is None and step.signal is not None), None)
+
+    def run_time(self, attempt: Attempt) -> timedelta | float | None:
+        """The time of a failed attempt: that of its handler if it is known, or else from its claim to its end."""
+        died = self.task.state is State.DEAD and attempt.attempt == self.task.attempt
+        return self.task.duration if died and self.task.duration is not None else attempt.duration
 
     def source(self, option: str) -> str:
         """Name the source of an option of attempts that the task does not set."""

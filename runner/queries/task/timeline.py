@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 
 from runner.model.task import State
 from runner.queries.audit import AuditRecord
@@ -73,24 +73,16 @@ def _submitted(detail: TaskDetail) -> Iterator[Event]:
 def _attempts(detail: TaskDetail, *, reveal: bool) -> Iterator[Event]:
     for attempt in detail.attempts:
         error = mask(f"{attempt.error_type}: {attempt.message}", reveal=reveal)
-        died = detail.task.state is State.DEAD and attempt.attempt == detail.task.attempt
-        duration = detail.task.duration if died else None
-        yield Event(attempt.ended_at, "attempt", _attempt(attempt, duration), (error,))
+        yield Event(attempt.ended_at, "attempt", _attempt(attempt, detail.run_time(attempt)), (error,))
 
 
-def _attempt(attempt: Attempt, run_time: float | None) -> str:
-    """The end of an attempt.
-
-    Args:
-        run_time: seconds that its handler ran, which is stored of the last attempt only.
-    """
+def _attempt(attempt: Attempt, run_time: timedelta | float | None) -> str:
+    """The end of an attempt."""
     next_in = f" in {format_age(attempt.delay)}" if attempt.delay is not None else ""
     where = runner_name(formatting.text(attempt.runner_id), attempt.host, attempt.pid)
-    # Without the run time: from the claim to the settle, which is a bit longer.
-    duration = formatting.duration(attempt.duration if run_time is None else run_time)
     rule = f" ({attempt.rule})" if attempt.rule else ""
     end = f"{formatting.ended_as(attempt.verb)}{next_in}{rule}"
-    return f"attempt {attempt.attempt} ended after {duration} on {where}: {end}"
+    return f"attempt {attempt.attempt} ended after {formatting.duration(run_time)} on {where}: {end}"
 
 
 def _changes(detail: TaskDetail, *, reveal: bool, zone: tzinfo | None) -> Iterator[Event]:
