@@ -175,7 +175,7 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
             when = self._when(values, width)
             canvas.draw([when] if when else [])
         is_ready = not self._refused(values) and self._refusal(values) == ""
-        label = _label(self._question).lower()
+        label = _label(self._question, self._lower_limit(values)).lower()
         caps = [Cap("esc", "cancel", "screen.dismiss"), Cap("↵", label, "screen.submit", locked=not is_ready)]
         if self._question.canary and self._question.many:
             other = "all at once" if self._is_canary(values) else CANARY
@@ -215,6 +215,14 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
         """Number of tasks to change; None if it is unknown."""
         limit, total = parse_limit(values.get("limit", "")), self._question.total
         return total if limit is None else min(limit, total) if total is not None else limit
+
+    def _lower_limit(self, values: Mapping[str, str]) -> int | None:
+        """A limit below the number of the tasks; None without one, or while it is wrong."""
+        try:
+            tasks = self._tasks(values)
+        except InvalidInput:
+            return None
+        return None if tasks == self._question.total else tasks
 
     def _spread(self, values: Mapping[str, str]) -> Part:
         try:
@@ -394,9 +402,12 @@ class ConfirmScreen(ModalDialog[Confirmation | Question | None]):
         self.call_after_refresh(objection.scroll_visible, animate=False)
 
 
-def _label(question: Question) -> str:
-    """The change with its number."""
-    return (question.title or question.action.label).rstrip("?")
+def _label(question: Question, limit: int | None = None) -> str:
+    """The change with its number, and the limit of the tasks among them: `Retry 300 of 914 tasks`."""
+    label = (question.title or question.action.label).rstrip("?")
+    return (
+        label if limit is None else f"{question.action.label} {limit:,} of{label.removeprefix(question.action.label)}"
+    )
 
 
 def entry(label: str, field: TextLine) -> ComposeResult:

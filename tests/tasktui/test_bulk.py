@@ -306,7 +306,10 @@ async def test_a_canary_is_the_default_for_a_cause_that_failed_in_the_last_ten_m
         operator.screen.query_one("#limit").value = "soon"
         await operator.sees("✗ a number, or all")
         assert "✗ a duration" not in operator.text
+        operator.screen.query_one("#limit").value = "3"
+        await operator.sees("↵ retry 3 of 9 tasks")
         operator.screen.query_one("#limit").value = "all"
+        await operator.sees("↵ retry 9 tasks")
         await operator.press("ctrl+t")
         await operator.sees("✓ in stages", "ctrl+t  all at once")
         await operator.press("escape")
