@@ -1,6 +1,7 @@
 """The report of an incident: complete, bounded by its period, with masked secrets and inert texts."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ from runner.operations.results import Actor, Target, with_change_group
 from runner.operations.terminate import terminate
 from runner.operations.undo.undo import undo, undo_all
 from runner.policy.breaker import Breaker
+from runner.queries.counting import Count
 from runner.queries.past.incident import as_markdown, incident
 from runner.store.breaker import declare_breakers
 from runner.store.ended_runners import end_runners
@@ -66,6 +68,19 @@ async def test_a_report_has_causes_lost_runners_and_changes_in_order(database: D
         assert absent not in text
     assert "<" not in re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)  # Code is inert.
     assert text.count("```") == 2  # only those of the example
+
+
+async def test_a_report_marks_the_bounds_of_failures_that_were_not_all_read(database: Database) -> None:
+    await add_attempt(database, 1, ended_at=ahead(-600), verb="die")
+    found = await database.read(incident, datetime.now(UTC) - timedelta(hours=1))
+    (group,) = found.failures
+    bounded = replace(found, failures=(replace(group, count=Count(1, True)),))
+    exact, text = (as_markdown(each, "shop", UTC) for each in (found, bounded))
+    assert "First ValueError: no in h" in exact
+    assert "First read ValueError: no in h" in text
+    assert re.search(r"\| 1\+ \| 1\+ \| 1\+ \| by \d\d:\d\d:\d\d \| \d\d:\d\d:\d\d \|", text)
+    note = "Only the last 20,000 failed attempts were read: a + marks a lower bound, and older groups may be missing."
+    assert (note in exact, note in text) == (False, True)
 
 
 async def test_a_report_has_the_deploy_of_a_version_whose_runners_have_ended_too(database: Database) -> None:

@@ -19,7 +19,7 @@ from runner.queries.audit import REVEAL, ChangeGroup, change_groups
 from runner.queries.audit_words import brief_changes
 from runner.queries.comparison import read_side
 from runner.queries.counting import Count, total_of
-from runner.queries.failures import Failures, failures
+from runner.queries.failures import WINDOW, Failures, failures
 from runner.queries.health import reads_audit
 from runner.queries.reports import OTHERS, Flow, MinuteFlow, per_minute
 from runner.queries.rows import as_int, as_text, moment, readable, text
@@ -349,7 +349,8 @@ def timeline(incident: Incident) -> list[Happening]:
     items = [*incident.happenings]
     for group in incident.failures:
         if group.first is not None and group.error_type != RUNNER_LOST:
-            items.append(Happening(group.first, f"First {failure_title(group)} in {group.handler}"))
+            first = "First read" if group.count.more else "First"
+            items.append(Happening(group.first, f"{first} {failure_title(group)} in {group.handler}"))
     items += [Happening(each.entry.at, _change(each)) for each in incident.changes or () if each.entry.at is not None]
     return sorted(items, key=lambda item: item.at)
 
@@ -371,11 +372,21 @@ def _failures(incident: Incident, end: datetime) -> list[MarkdownBlock]:
     head = ("attempts", "tasks", State.DEAD, "first", "last", "handler", "error", "fingerprint")
     rows: list[list[Words]] = []
     for group in incident.failures:
-        counts = (str(group.count), f"{group.tasks:,}", f"{group.dead:,}")
-        times = (_clock(group.first, end), _clock(group.last, end))
+        times = ("by " * group.count.more + _clock(group.first, end), _clock(group.last, end))
         names = (group.handler, failure_title(group), group.fingerprint)
-        rows.append([*counts, *times, *([Code(name)] for name in names)])
-    return [BlockTable(head, rows, right=range(3)), *_example(incident.failures[0])]
+        rows.append([*failure_counts(group), *times, *([Code(name)] for name in names)])
+    note = [Paragraph(UNREAD)] if any(group.count.more for group in incident.failures) else []
+    return [BlockTable(head, rows, right=range(3)), *note, *_example(incident.failures[0])]
+
+
+UNREAD = (
+    f"Only the last {WINDOW:,} failed attempts were read: a + marks a lower bound, and older groups may be missing."
+)
+
+
+def failure_counts(group: Failures) -> tuple[str, str, str]:
+    """The attempts of a failure group, its tasks and those that died."""
+    return str(group.count), str(group.counted(group.tasks)), str(group.counted(group.dead))
 
 
 def failure_title(group: Failures) -> str:

@@ -10,7 +10,7 @@ from runner.filter.parse import Filter, Term
 from runner.model.task import State
 from runner.policy.histogram import Times
 from runner.queries.failures import Failures, failures
-from runner.queries.past.incident import MOST_GROUPS, Happening, failure_title, happenings
+from runner.queries.past.incident import MOST_GROUPS, Happening, failure_counts, failure_title, happenings
 from runner.queries.reports import Flow, MinuteFlow, per_minute, times_per_step
 from runner.queries.schedules import ScheduleRow, schedules
 from runner.queries.summary import SUMMARY_COLUMNS, GroupBy, Summary, SummaryLine, summary
@@ -194,8 +194,8 @@ def _failures(report: PeriodReport, end: datetime) -> Block:
         return Paragraph("No attempt failed.")
     rows: list[list[Words]] = []
     for group in report.failures:
-        counts = (str(group.count), f"{group.tasks:,}", f"{group.dead:,}", _at(group.last, end))
-        rows.append([*counts, *([Code(name)] for name in (group.handler, failure_title(group)))])
+        names = (group.handler, failure_title(group))
+        rows.append([*failure_counts(group), _at(group.last, end), *([Code(name)] for name in names)])
     return BlockTable(("attempts", "tasks", State.DEAD, "last", "handler", "error"), rows, range(3))
 
 
