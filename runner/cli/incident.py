@@ -32,6 +32,7 @@ class IncidentDocument(NamedTuple):
         until: the end, exclusive.
         before: the queues in the period of the same length before.
         backlog: the ready and retrying tasks at the end, by queue.
+        cancelled: the tasks that were cancelled in the period and still are, also those that had not started.
         failures: the failure groups, the most frequent one first.
         changes: the changes by operators, by change group; None if this login may not read the audit log.
     """
@@ -44,6 +45,7 @@ class IncidentDocument(NamedTuple):
     handlers: SummaryDocument
     before: SummaryDocument
     backlog: Mapping[str, Count]
+    cancelled: Count
     failures: Sequence[Failures]
     changes: Sequence[ChangeGroup] | None
 
@@ -143,6 +145,7 @@ def _document(report: Incident) -> IncidentDocument:
         as_document(report.handlers),
         as_document(report.before),
         report.backlog,
+        report.cancelled,
         report.failures,
         report.changes,
     )

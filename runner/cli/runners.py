@@ -1,9 +1,9 @@
 """`runner runners`: the registered runners, and commands for them."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from runner.cli.exit_codes import Exit, print_stderr
 from runner.cli.options import (
@@ -23,6 +23,7 @@ from runner.operations.results import local_actor
 from runner.operations.runner_command import send_command
 from runner.operations.sql_export import command_script
 from runner.policy.runner_command import RunnerCommand
+from runner.queries.ended_runners import EndedRunner, ended_runners, ends_of_tasks
 from runner.queries.runners import RunnerRow, runner_of
 from runner.queries.runners import runners as read_runners
 from runner.queries.stuck_rows import stuck_on
@@ -33,12 +34,25 @@ from runner.text.document import Flat
 from runner.text.runner_name import runner_name
 from runner.text.stuck_row import stuck_step, stuck_text
 
+T = TypeVar("T")
+
+DAY = timedelta(days=1)
+"""The period of the ended runners of a list."""
+
+MOST_ENDED = 10
+"""Ended runners in the text of a list."""
+
 
 class RunnerList(NamedTuple):
-    """The registered runners, at the database's time."""
+    """The registered runners, at the database's time.
+
+    Args:
+        ended: the runners that have stopped or were lost in the last day, the latest first.
+    """
 
     at: datetime
     runners: list[RunnerRow]
+    ended: list[EndedRunner]
 
 
 class CommandResult(NamedTuple):
@@ -64,17 +78,26 @@ class ShardRunner(NamedTuple):
     runner: Annotated[RunnerRow, Flat()]
 
 
+class ShardEndedRunner(NamedTuple):
+    """An ended runner of a list over shards."""
+
+    shard: str
+    runner: Annotated[EndedRunner, Flat()]
+
+
 class ShardRunnerList(NamedTuple):
     """The registered runners of several shards; a process has a row for each shard that it serves.
 
     Args:
         at: the latest time of the databases.
+        ended: the runners that have stopped or were lost in the last day, the latest first.
         partial: True if a shard has not answered.
         errors: the error of each shard that has not answered.
     """
 
     at: datetime
     runners: list[ShardRunner]
+    ended: list[ShardEndedRunner]
     partial: bool
     errors: Mapping[str, str]
 
@@ -95,7 +118,7 @@ async def runners(
 ) -> int:
     """List, drain or resize runners.
 
-    runner runners [list]         list the runners, including lost ones
+    runner runners [list]         list the runners, and those that ended in the last day
     runner runners drain RUNNER   claim no more tasks, finish the running ones and
                                   exit, as after SIGTERM
     runner runners resize RUNNER  run more or fewer tasks in parallel
@@ -134,15 +157,27 @@ async def runners(
 async def _list(database: Database, *, json: bool) -> int:
     rows = await database.read(read_runners)
     at = await database.read(clock)
-    note_model(RunnerList(at, rows))
+    listed = RunnerList(at, rows, await database.read(ended_runners, at - DAY))
+    note_model(listed)
     if json:
-        print_json(RunnerList(at, rows))
-    elif rows:
+        print_json(listed)
+        return Exit.OK
+    if rows:
         print_table(_columns(at), rows)
         _print_problems(rows)
     else:
         print_line(NONE)
+    _print_ended(_ended_columns(at), listed.ended)
     return Exit.OK
+
+
+def _print_ended(columns: Sequence[Column[T]], ended: Sequence[T]) -> None:
+    if ended:
+        print_line("")
+        print_line("Ended in the last day:")
+        print_table(columns, ended[:MOST_ENDED])
+    if len(ended) > MOST_ENDED:
+        print_line(f"{len(ended) - MOST_ENDED} more: runner runners --json")
 
 
 NONE = "No runners are registered. Start one with: runner work -H package.module"
@@ -158,21 +193,28 @@ def _print_problems(rows: Sequence[RunnerRow], prefix: str = "") -> None:
 def _show_merged(listed: Mapping[str, RunnerList], missing: Mapping[str, Unlisted], as_json: bool) -> bool:
     """Print the runners of all shards; True if there is one."""
     rows = [ShardRunner(shard, row) for shard, each in listed.items() for row in each.runners]
+    ended = [ShardEndedRunner(shard, row) for shard, each in listed.items() for row in each.ended]
+    ended.sort(key=lambda row: row.runner.ended_at, reverse=True)
     at = max(each.at for each in listed.values())
     if as_json:
-        print_json(ShardRunnerList(at, rows, bool(missing), errors_of(missing)))
+        print_json(ShardRunnerList(at, rows, ended, bool(missing), errors_of(missing)))
         return bool(rows)
     if rows:
-        id, *rest = _columns(at)
-        own = [each.of(attrgetter("runner")) for each in rest]
-        named = Column[ShardRunner](id.title, lambda row: f"{row.shard}:{row.runner.id}", right=True, fixed=True)
-        print_table((named, *own), rows)
+        print_table(_named(_columns(at)), rows)
         for name, each in listed.items():
             _print_problems(each.runners, f"{name}: ")
     else:
         print_line(NONE)
+    _print_ended(_named(_ended_columns(at)), ended)
     print_partial(missing)
     return bool(rows)
+
+
+def _named(columns: Sequence[Column[Any]]) -> list[Column[Any]]:
+    """The columns for rows with a shard, whose name is a part of the id."""
+    id, *rest = columns
+    own = [each.of(attrgetter("runner")) for each in rest]
+    return [Column(id.title, lambda row: f"{row.shard}:{row.runner.id}", right=True, fixed=True), *own]
 
 
 MERGED = ShardList(RunnerList, _show_merged)
@@ -191,6 +233,18 @@ def _columns(at: datetime) -> tuple[Column[RunnerRow], ...]:
         figure("UPTIME", lambda runner: formatting.since(runner.started_at, at)),
         Column("VERSION", lambda runner: runner.version),
         Column("HANDLERS", lambda runner: runner.handlers, ", ".join),
+    )
+
+
+def _ended_columns(at: datetime) -> tuple[Column[EndedRunner], ...]:
+    return (
+        figure("RUNNER", lambda runner: runner.id, formatting.row_id),
+        Column("HOST", lambda runner: runner.host),
+        figure("PID", lambda runner: runner.pid),
+        Column("END", lambda runner: f"lost: {ends_of_tasks([runner])}" if runner.lost else "stopped", fixed=True),
+        figure("ENDED", lambda runner: runner.ended_at, lambda moment: formatting.distance(moment, at)),
+        figure("UPTIME", lambda runner: formatting.since(runner.started_at, runner.ended_at)),
+        Column("VERSION", lambda runner: runner.version),
     )
 
 

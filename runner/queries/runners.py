@@ -4,7 +4,6 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -23,7 +22,7 @@ from runner.policy.lanes import Lane, runner_queue, serves
 from runner.policy.selection import stored_buckets
 from runner.queries.counting import lane_heads
 from runner.queries.registries import registry_entries
-from runner.queries.rows import as_int, as_text, from_row, moment, number, readable, text, texts
+from runner.queries.rows import as_int, as_text, from_row, number, readable, text, texts
 from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock
 from runner.store.registration import ExecutorSlots
 from runner.text.document import JsonProperty
@@ -447,39 +446,3 @@ def runner_value(tables: Tables, runner_id: sa.ColumnElement[Any], name: Literal
     of_live = sa.select(live[name]).where(live.id == runner_id).scalar_subquery()
     of_ended = sa.select(ended[name]).where(ended.runner_id == runner_id).scalar_subquery()
     return sa.func.coalesce(of_live, of_ended).label(name)
-
-
-MOST_LOST = 100
-"""Lost runners that are read, the latest ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class LostRunner:
-    """A lost runner.
-
-    Args:
-        tasks: the tasks that ran on it.
-    """
-
-    host: str
-    pid: int
-    lost_at: datetime
-    tasks: int
-
-
-async def lost_runners(tx: Transaction, since: datetime) -> list[LostRunner]:
-    """List the runners that were lost since a time, the latest first.
-
-    Args:
-        tx: an open transaction; one statement is executed, along the index `at`.
-        since: the time, aware.
-    """
-    ended = tx.tables.ended_runner.c
-    columns = readable(tx, (ended.host, ended.pid, ended.ended_at, ended.tasks))
-    statement = sa.select(*columns).where(ended.ended_at >= since, ended.lost)
-    rows = await tx.rows(statement.order_by(ended.ended_at.desc()).limit(MOST_LOST))
-    return [
-        LostRunner(as_text(row.host), as_int(row.pid), at, as_int(row.tasks))
-        for row in rows
-        if (at := moment(row.ended_at)) is not None
-    ]

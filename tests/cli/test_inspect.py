@@ -11,14 +11,17 @@ import pytest
 import sqlalchemy as sa
 
 from runner.cli.exit_codes import Exit
+from runner.db.database import Database
 from runner.db.transaction import Transaction, clock
-from runner.model.outcome import Done, Failure, Retry
+from runner.model.outcome import RUNNER_LOST, Done, Failure, Retry
 from runner.model.task import NewTask, Shown, State
 from runner.operations.names import MOST_NAMES
+from runner.store.ended_runners import end_runners
 from tests.cli.conftest import Call, Store, program
 from tests.conftest import on_sqlite
 from tests.store.minutes import Minute, write_statistics
-from tests.store.rows import add_live, add_runner
+from tests.store.rows import add_attempt, add_live, add_runner, ahead
+from tests.store.table import change
 
 EVIL = "\x1b[31mred\x9b0m\u202e\u200b[bold]x[/bold][/nothing]\r\n"
 FORBIDDEN = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u200b]")
@@ -494,6 +497,43 @@ def test_runners_are_listed_with_their_resources_and_what_blocks_them(cli: Call,
     check = cli("check")
     assert check.code != Exit.OK
     assert re.search(sentence, " ".join(check.out.split()))
+
+
+def test_runners_that_have_ended_are_listed_with_how_they_ended(cli: Call, store: Store) -> None:
+    async def end(database: Database) -> list[int]:
+        ids = [await add_runner(database, host=f"web-{n}") for n in range(2)]
+        task = await add_live(database)
+        await database.write(end_runners, ids[:1], lost=False)
+        await database.write(end_runners, ids[1:], lost=True)
+        await change(database, sa.update(database.tables.ended_runner).values(tasks=2, version="4.12"))
+        lost = {"error_type": RUNNER_LOST, "verb": "die", "ended_at": ahead(1)}
+        await add_attempt(database, task, runner_id=ids[1], **lost)
+        return ids
+
+    ids = store.use(end)
+    document = cli("runners", "--json").document
+    assert document["runners"] == []
+    assert {(row["id"], row["lost"], row["tasks"], row["died"]) for row in document["ended"]} == {
+        (ids[0], False, 2, 0),
+        (ids[1], True, 2, 1),
+    }
+    text = cli("runners").out
+    assert "No runners are registered." in text
+    assert re.search(rf"^ +{ids[0]} +web-0 +7 +stopped .* 4.12 *$", text, re.MULTILINE)
+    assert re.search(rf"^ +{ids[1]} +web-1 +7 +lost: 1 task rescued, 1 died .* 4.12 *$", text, re.MULTILINE)
+
+
+@on_sqlite
+def test_the_text_lists_the_runners_that_ended_last_and_counts_the_others(cli: Call, store: Store) -> None:
+    times = {"started_at": ahead(-9000), "heartbeat_at": ahead(-60)}
+    row = {"host": "web-1", "pid": 1, "version": "1", "lost": False, "tasks": 0, **times}
+    ends = [{"runner_id": n, "ended_at": ahead(-n), **row} for n in range(1, 13)]
+    ends.append({"runner_id": 99, "ended_at": ahead(-90_000), **row})
+    store.use(lambda database: change(database, database.tables.ended_runner.insert().values(ends)))
+    lines = cli("runners").out.splitlines()
+    assert lines[2] == "Ended in the last day:"
+    assert [line.split()[0] for line in lines[4:-1]] == [str(n) for n in range(1, 11)]
+    assert lines[-1] == "2 more: runner runners --json"
 
 
 def test_a_simulation_shows_another_configuration_beside_the_present_one(cli: Call, store: Store) -> None:

@@ -22,6 +22,7 @@ from runner.queries.task_list.cursor import Cursor
 from runner.queries.task_list.row import TaskRow
 from runner.queries.task_list.search import TaskPage
 from runner.queries.task_list.shard_page import merged
+from runner.store.ended_runners import end_runners
 from tests.cli.conftest import Call, Store
 from tests.cli.test_schemas import strict
 from tests.shards import EACH_PAIR, Sharded, write_config
@@ -200,14 +201,18 @@ def test_the_runners_of_all_shards_are_one_list(call: Call, profile: Sharded) ->
         for url, capacity in zip(profile.urls.values(), (1, 2), strict=True):
             database = Database.open(url)
             await add_runner(database, capacity=capacity)
+            await database.write(end_runners, [await add_runner(database)], lost=False)
             await database.dispose()
 
     asyncio.run(fill())
     result = call("runners", "--profile", "orders")
-    assert [line.split()[0] for line in result.out.splitlines()[1:]] == ["eu:1", "us:1"]
+    live, ended = (part.splitlines() for part in result.out.split("\n\n"))
+    assert [line.split()[0] for line in live[1:]] == ["eu:1", "us:1"]
+    assert sorted(line.split()[0] for line in ended[2:]) == ["eu:2", "us:2"]
     document = call("runners", "--json").document
     fits("runners", document)
     assert [(row["shard"], row["id"], row["capacity"]) for row in document["runners"]] == [("eu", 1, 1), ("us", 1, 2)]
+    assert sorted((row["shard"], row["id"]) for row in document["ended"]) == [("eu", 2), ("us", 2)]
     assert call("runners", "drain", "us:1").code == Exit.OK
     assert [row["command"] for row in call("runners", "--json").document["runners"]] == [None, "drain"]
     assert call("runners", "--profile", "orders", "drain", "1").code == Exit.CONFIGURATION

@@ -8,6 +8,7 @@ import pytest
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.model.alert import Alert, AlertRule
+from runner.model.outcome import RUNNER_LOST
 from runner.model.schedule import ScheduleSpec, TickOutcome
 from runner.model.task import State
 from runner.operations.pause import PauseKind, PauseTarget, pause
@@ -140,6 +141,54 @@ async def test_a_runner_that_a_rescue_removed_is_named_for_ten_minutes(database:
     for number in range(3):
         await change(database, ended.values(runner_id=20 + number, ended_at=ahead(-30), **row))
     assert (await one(database, AlertRule.RUNNER_LOST)).title == "4 runners were lost"
+
+
+@pytest.mark.both_databases
+async def test_a_lost_runner_counts_the_tasks_that_died_or_were_cancelled_apart(database: Database) -> None:
+    await add_runner(database)
+    await lose(database, 9, tasks=4, lost_at=-60)
+    for verb in ("die", "cancel", "rescue"):
+        await lose_task(database, await add_live(database), 9, verb=verb)
+    await add_attempt(database, await add_live(database), runner_id=9, ended_at=ahead(-60), verb="die")
+    alert = await one(database, AlertRule.RUNNER_LOST)
+    assert alert.text.startswith("2 tasks rescued, 1 died, 1 cancelled 1m")
+    assert alert.advice == "Its last log lines have the reason."
+    for number in range(3):
+        await lose(database, 20 + number, tasks=1, lost_at=-30)
+    assert (await one(database, AlertRule.RUNNER_LOST)).text.startswith("5 tasks rescued, 1 died, 1 cancelled: web-2:")
+
+
+@pytest.mark.both_databases
+async def test_the_task_that_ran_on_each_lost_runner_is_named_as_their_probable_end(database: Database) -> None:
+    await add_runner(database)
+    poison, other = [await add_live(database, "pdf.render") for _ in range(2)]
+    for number, runner in enumerate((8, 9)):
+        await lose(database, runner, tasks=2, lost_at=-60 * number)
+        await lose_task(database, poison, runner, verb="die" if number else "rescue")
+    await lose_task(database, other, 9)
+    found = [alert for alert in await database.read(current_alerts) if alert.rule is AlertRule.RUNNER_LOST]
+    assert len(found) == 2
+    for alert in found:
+        assert alert.text.endswith(f"; task {poison} (pdf.render) ran on 2 lost runners")
+        assert alert.advice == f"It may have ended them: runner show {poison}"
+    for runner in (20, 21):
+        await lose(database, runner, tasks=1, lost_at=-30)
+    alert = await one(database, AlertRule.RUNNER_LOST)
+    assert alert.title == "4 runners were lost"
+    assert alert.text.endswith(f"; task {poison} (pdf.render) ran on 2 of them")
+
+
+async def lose(database: Database, id: int, tasks: int, lost_at: float) -> None:
+    """Add a runner that a rescue removed."""
+    times = {"started_at": ahead(-900), "heartbeat_at": ahead(lost_at - 30), "ended_at": ahead(lost_at)}
+    row = {"runner_id": id, "host": "web-2", "pid": id, "version": "1", "lost": True, "tasks": tasks}
+    await change(database, database.tables.ended_runner.insert().values(**row, **times))
+
+
+async def lose_task(database: Database, task: int, runner: int, verb: str = "rescue") -> None:
+    """Add the attempt of a task that ended with its runner."""
+    ended = {"error_type": RUNNER_LOST, "handler": "pdf.render", "ended_at": ahead(-30)}
+    await add_attempt(database, task, runner, runner_id=runner, verb=verb, **ended)
 
 
 async def test_the_facts_of_an_empty_database_cause_no_alert(database: Database) -> None:

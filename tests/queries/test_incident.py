@@ -23,7 +23,7 @@ from runner.operations.terminate import terminate
 from runner.operations.undo.undo import undo, undo_all
 from runner.policy.breaker import Breaker
 from runner.queries.counting import Count
-from runner.queries.past.incident import as_markdown, incident
+from runner.queries.past.incident import as_markdown, incident, timeline
 from runner.store.breaker import declare_breakers
 from runner.store.ended_runners import end_runners
 from runner.store.registration import leave
@@ -76,11 +76,40 @@ async def test_a_report_marks_the_bounds_of_failures_that_were_not_all_read(data
     (group,) = found.failures
     bounded = replace(found, failures=(replace(group, count=Count(1, True)),))
     exact, text = (as_markdown(each, "shop", UTC) for each in (found, bounded))
-    assert "First ValueError: no in h" in exact
-    assert "First read ValueError: no in h" in text
-    assert re.search(r"\| 1\+ \| 1\+ \| 1\+ \| by \d\d:\d\d:\d\d \| \d\d:\d\d:\d\d \|", text)
+    assert re.search(r"\| 1\+ \| 1\+ \| 1\+ \| \d\d:\d\d:\d\d \| \d\d:\d\d:\d\d \|", text)
     note = "Only the last 20,000 failed attempts were read: a + marks a lower bound, and older groups may be missing."
     assert (note in exact, note in text) == (False, True)
+
+
+@pytest.mark.both_databases
+async def test_a_cause_that_had_failed_before_the_period_has_no_first_failure(database: Database) -> None:
+    id, new = await add_past(database, 900), ahead(-500)
+    for fence, (cause, at) in enumerate(
+        (("old", ahead(-7200)), ("old", ahead(-600)), ("new", new), ("new", ahead(-9)))
+    ):
+        await add_attempt(database, id, fence, ended_at=at, fingerprint=cause, error_type=f"shop.{cause.title()}")
+    data = await database.read(incident, datetime.now(UTC) - timedelta(hours=1), None)
+    text = as_markdown(data, "shop", UTC)
+    assert "First New: no in h" in text
+    assert "First Old" not in text
+    assert re.search(r"\| 1 \| 1 \| 0 \| earlier \| \S.* \| `h` \| `Old: no` \|", text)
+    # A group with more attempts than are read begins with the earliest one, not with the first that was read.
+    cut = [replace(group, first=group.last, count=Count(1, more=True)) for group in data.failures]
+    assert [item.text for item in timeline(replace(data, failures=cut))] == ["First New: no in h"]
+    assert timeline(replace(data, failures=cut)) == timeline(data)
+
+
+@pytest.mark.both_databases
+async def test_the_summary_has_the_tasks_that_operators_cancelled(database: Database) -> None:
+    assert "cancelled" not in await report(database)
+    by = with_change_group(ANA)
+    tasks = [Target(await add_live(database)) for _ in range(3)]
+    await database.write(terminate, tasks, by)
+    text = await report(database)
+    assert "- tasks submitted: 3, ended: 3, 3 of these cancelled: the backlog stayed the same." in text
+    await undo_all(database, partial(undo, by=with_change_group(ANA)), str(by.change_group))
+    await database.write(terminate, tasks[:1], ANA)
+    assert "- tasks submitted: 3, ended: 1, 1 of these cancelled: some twice, as" in await report(database)
 
 
 async def test_a_report_has_the_deploy_of_a_version_whose_runners_have_ended_too(database: Database) -> None:

@@ -32,9 +32,10 @@ from runner.policy.suspicion import Ask
 from runner.queries import counting
 from runner.queries.counts import counts
 from runner.queries.deaths import dead_by_handler, repeated_failures
+from runner.queries.ended_runners import ended_runners
 from runner.queries.health import health
 from runner.queries.overview import read_overview
-from runner.queries.runners import lost_runners, unknown_handlers
+from runner.queries.runners import unknown_handlers
 from runner.queries.schedules import schedules
 from runner.queries.task.parents import stuck_tasks
 from runner.queries.why import facts
@@ -679,7 +680,7 @@ async def test_the_facts_of_alerts_are_read_up_to_a_limit(watched: tuple[Databas
         at = await database.read(clock)
         facts: dict[str, Any] = {
             "repeated_failures": (repeated_failures, at - timedelta(days=1), 3),
-            "lost_runners": (lost_runners, at - timedelta(minutes=10)),
+            "ended_runners": (ended_runners, at - timedelta(minutes=10)),
             "dead_by_handler": (dead_by_handler, at - timedelta(hours=1)),
             "stuck": (stuck_tasks,),
             "health": (health,),

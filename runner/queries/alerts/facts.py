@@ -12,8 +12,8 @@ from runner.queries.reports import Flow
 
 if TYPE_CHECKING:  # The first data of the console do not need these.
     from runner.queries.deaths import RepeatedFailures
+    from runner.queries.ended_runners import EndedRunner
     from runner.queries.health import Health
-    from runner.queries.runners import LostRunner
     from runner.queries.schedules import ScheduleRow
     from runner.queries.task.parents import StuckTasks
 
@@ -54,7 +54,7 @@ class SlowFacts:
     flows: Mapping[tuple[str, str], Flow] = field(default_factory=dict)
     due: Mapping[tuple[str, str], float] = field(default_factory=dict)
     repeated: "Sequence[RepeatedFailures]" = ()
-    lost: "Sequence[LostRunner]" = ()
+    lost: "Sequence[EndedRunner]" = ()
     schedules: "Sequence[ScheduleRow]" = ()
     health: "Health | None" = None
 

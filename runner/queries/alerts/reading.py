@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, timedelta, tzinfo
+from functools import partial
 from typing import TypeVar
 
 from runner.db.transaction import Transaction, clock
@@ -12,11 +13,11 @@ from runner.queries.alerts.rules import TICKS, alerts
 from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS, Thresholds
 from runner.queries.counting import lane_heads
 from runner.queries.deaths import dead_by_handler, repeated_failures
+from runner.queries.ended_runners import ended_runners
 from runner.queries.health import health
 from runner.queries.overview import MINUTE, RECENT, Overview, counted_overview, diagnoses
 from runner.queries.reports import Flow, flows_by_work_key, results_by_runner
 from runner.queries.rows import as_text
-from runner.queries.runners import lost_runners
 from runner.queries.schedules import schedules
 from runner.queries.task.parents import stuck_tasks
 
@@ -61,7 +62,7 @@ async def slow_facts(tx: Transaction, thresholds: Thresholds = DEFAULT_THRESHOLD
             since(thresholds.span, dead_by_handler), since(DAY, repeated_failures, thresholds.failures), _flows(tx)
         ),
         since(RECENT, results_by_runner),
-        since(RECENT, lost_runners),
+        since(RECENT, partial(ended_runners, lost=True)),
         schedules(tx, runs=TICKS),
         tx.gather(health(tx), stuck_tasks(tx)),
         tx.once(lane_heads),

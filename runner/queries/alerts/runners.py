@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from runner.model.alert import QUEUE, Alert, AlertRule, Severity
 from runner.queries.alerts.facts import MAX_ERROR, MAX_KINDS, AlertFacts, shown
 from runner.queries.counting import Count
+from runner.queries.ended_runners import common_tasks, ends_of_tasks
 from runner.queries.overview import Overview
 from runner.queries.reports import Flow
 from runner.queries.runners import RunnerRow
@@ -166,18 +167,26 @@ def lost_runners(facts: AlertFacts) -> Iterator[Alert]:
 
 def recently_lost(facts: AlertFacts) -> Iterator[Alert]:
     """Runners whose tasks were rescued, and which the list of runners no longer has; many in one line."""
-    if len(facts.slow.lost) > MAX_KINDS:
-        tasks = count_noun(sum(runner.tasks for runner in facts.slow.lost), "task")
-        names = ", ".join(shown(process_name(runner.host, runner.pid)) for runner in facts.slow.lost[:MAX_KINDS])
-        text = f"{tasks} rescued: {names}, {len(facts.slow.lost) - MAX_KINDS:,} more"
-        title = f"{len(facts.slow.lost):,} runners were lost"
-        yield Alert(AlertRule.RUNNER_LOST, "", Severity.WARNING, title, text, "The report: runner incident --from 1h")
+    lost = facts.slow.lost
+    tasks, number = common_tasks(lost)
+    if len(tasks) > MAX_KINDS:
+        tasks = []  # So many have only shared their runners with the cause.
+    names = [f"task {each.task_id} ({shown(each.handler)})" for each in tasks]
+    common = f"; {' and '.join(names)} ran on {number:,}" if tasks else ""
+    poison = f"It may have ended them: runner show {tasks[0].task_id}" if len(tasks) == 1 else ""
+    if len(lost) > MAX_KINDS:
+        some = ", ".join(shown(process_name(runner.host, runner.pid)) for runner in lost[:MAX_KINDS])
+        text = f"{ends_of_tasks(lost)}: {some}, {len(lost) - MAX_KINDS:,} more{common and f'{common} of them'}"
+        advice = poison or "The report: runner incident --from 1h"
+        yield Alert(AlertRule.RUNNER_LOST, "", Severity.WARNING, f"{len(lost):,} runners were lost", text, advice)
         return
-    for runner in facts.slow.lost:
+    for runner in lost:
         title = f"{shown(process_name(runner.host, runner.pid))} was lost"
-        text = f"{count_noun(runner.tasks, 'task')} rescued {formatting.since(runner.lost_at, facts.overview.at)} ago"
-        name = f"{runner.host}:{runner.pid}"
-        yield Alert(AlertRule.RUNNER_LOST, name, Severity.WARNING, title, text, "Its last log lines have the reason.")
+        text = f"{ends_of_tasks([runner])} {formatting.since(runner.ended_at, facts.overview.at)} ago"
+        is_common = not {each.task_id for each in tasks}.isdisjoint(each.task_id for each in runner.attempts)
+        text += f"{common} lost runners" if is_common else ""
+        advice = (is_common and poison) or "Its last log lines have the reason."
+        yield Alert(AlertRule.RUNNER_LOST, f"{runner.host}:{runner.pid}", Severity.WARNING, title, text, advice)
 
 
 def _lost_runner(runner: RunnerRow) -> Alert:

@@ -18,7 +18,7 @@ from runner.model.task import FINAL, State
 from runner.queries.audit import REVEAL, ChangeGroup, change_groups
 from runner.queries.audit_words import brief_changes
 from runner.queries.comparison import read_side
-from runner.queries.counting import Count, total_of
+from runner.queries.counting import Count, capped, total_of
 from runner.queries.failures import WINDOW, Failures, failures
 from runner.queries.health import reads_audit
 from runner.queries.reports import OTHERS, Flow, MinuteFlow, per_minute
@@ -36,11 +36,12 @@ from runner.text.times import format_age, format_moment
 MOST_CHANGES = 1_000
 MOST_GROUPS = 20
 MOST_LOST = 10_000
+MOST_CANCELLED = 100_000
 MOST_FRAMES = 14
 MOST_IDS = 5
 LONGEST_VALUES = 120
-"""Bounds of a report: operations, failure groups, runners or attempts that ended, lines of a traceback, ids,
-characters of values."""
+"""Bounds of a report: operations, failure groups, runners or attempts that ended, cancelled tasks, lines of a
+traceback, ids, characters of values."""
 
 NO_RESULTS = SummaryLine("", Count(), Flow(), None, None, None, None)
 """The results of a queue in which no task was submitted or ended."""
@@ -76,7 +77,9 @@ class Incident:
         before: the results by queue of the period of the same length before.
         backlog: the ready and retrying tasks at the end, by queue.
         minutes: the counts by minute.
+        cancelled: the tasks that were cancelled in the period and still are, also those that had not started.
         failures: the failure groups, largest first.
+        firsts: the first failure of each group, by fingerprint; it may be before the period.
         changes: the operations, each with its latest change, oldest first; None if this login may not read the audit.
         happenings: starts, stops and losses of runners, openings and closes of breakers, and rescues.
     """
@@ -87,9 +90,18 @@ class Incident:
     before: Summary
     backlog: Mapping[str, Count]
     minutes: Sequence[MinuteFlow]
+    cancelled: Count
     failures: Sequence[Failures]
+    firsts: Mapping[str, datetime | None]
     changes: Sequence[ChangeGroup] | None
     happenings: Sequence[Happening]
+
+    @property
+    def ended(self) -> Count:
+        """The tasks that ended: the counts of the minutes lack those that were cancelled before they started."""
+        flow = self.queues.total.flow
+        more = max(self.cancelled.number, flow.cancelled) - flow.cancelled
+        return Count(flow.finished + more, self.cancelled.more)
 
     @property
     def counts_backlog(self) -> bool:
@@ -116,6 +128,7 @@ async def incident(tx: Transaction, since: datetime, until: datetime | None = No
         changes = list(reversed(await change_groups(tx, MOST_CHANGES, within=within)))
     minutes = await per_minute(tx, queues.since, end)
     side = await read_side(tx, "", until)
+    groups = await failures(tx, times, limit=MOST_GROUPS)
     return Incident(
         at,
         queues,
@@ -123,10 +136,29 @@ async def incident(tx: Transaction, since: datetime, until: datetime | None = No
         await summary(tx, queues.since - (end - queues.since), queues.since, GroupBy.QUEUE),
         {name: total_of((queue.ready, queue.retrying)) for name, queue in side.queues.items()},
         minutes,
-        await failures(tx, times, limit=MOST_GROUPS),
+        await _cancelled(tx, queues.since, end),
+        groups,
+        await _firsts(tx, [group.fingerprint for group in groups]),
         changes,
         await happenings(tx, queues.since, end, minutes),
     )
+
+
+async def _cancelled(tx: Transaction, since: datetime, until: datetime) -> Count:
+    task = tx.tables.history.c
+    within = (is_state(task.state, State.CANCELLED), task.finished_at >= since, task.finished_at < until)
+    rows = sa.select(task.id).where(*within).limit(MOST_CANCELLED + 1).subquery()
+    return capped(int(await tx.scalar(sa.select(sa.func.count()).select_from(rows))), MOST_CANCELLED)
+
+
+async def _firsts(tx: Transaction, fingerprints: Sequence[str]) -> dict[str, datetime | None]:
+    """The end of the first attempt of each failure group: a lookup in the index of fingerprints for each."""
+    if not fingerprints:
+        return {}
+    attempt = tx.tables.attempt.c
+    ends = [sa.select(sa.func.min(attempt.ended_at)).where(attempt.fingerprint == each) for each in fingerprints]
+    (row,) = await tx.rows(sa.select(*(end.scalar_subquery().label(f"end_{n}") for n, end in enumerate(ends))))
+    return {each: moment(at) for each, at in zip(fingerprints, row, strict=True)}
 
 
 def _returns(change: ChangeGroup) -> bool:
@@ -320,13 +352,15 @@ def _summary(incident: Incident, end: datetime) -> Items:
     total, before = incident.queues.total, incident.before.total
     flow = total.flow
     peak = max(incident.minutes, key=lambda minute: minute.flow.failed, default=None)
-    more = total.submitted.number - flow.finished
+    more = total.submitted.number - incident.ended.number
     backlog = f"grew by {more:,}" if more > 0 else f"shrank by {-more:,}" if more else "stayed the same"
     backlog = f"the backlog {backlog}" if incident.counts_backlog else "some twice, as operators returned tasks"
+    cancelled = f", {incident.cancelled} of these cancelled" if any(incident.cancelled) else ""
+    ended = f"{incident.ended}{cancelled}" + ("" if incident.ended.more else f": {backlog}")
     usual = f"before: {before.flow.succeeded:,}, {before.flow.died:,} and {before.flow.retried:,}"
     lines = [
         f"tasks succeeded: {flow.succeeded:,}, died: {flow.died:,}, attempts retried: {flow.retried:,}; {usual}.",
-        f"tasks submitted: {total.submitted}, ended: {flow.finished:,}: {backlog}.",
+        f"tasks submitted: {total.submitted}, ended: {ended}.",
     ]
     if total.p95 is not None and total.wait95 is not None:
         run, wait = _compared(total.p95, before.p95), _compared(total.wait95, before.wait95)
@@ -345,12 +379,12 @@ def _compared(now: float, before: float | None) -> str:
 
 
 def timeline(incident: Incident) -> list[Happening]:
-    """The happenings, the first failure of each group and the changes by operators, in order."""
+    """The happenings, the first failure of each new cause and the changes by operators, in order."""
     items = [*incident.happenings]
     for group in incident.failures:
-        if group.first is not None and group.error_type != RUNNER_LOST:
-            first = "First read" if group.count.more else "First"
-            items.append(Happening(group.first, f"{first} {failure_title(group)} in {group.handler}"))
+        first = incident.firsts.get(group.fingerprint)
+        if first is not None and first >= incident.queues.since and group.error_type != RUNNER_LOST:
+            items.append(Happening(first, f"First {failure_title(group)} in {group.handler}"))
     items += [Happening(each.entry.at, _change(each)) for each in incident.changes or () if each.entry.at is not None]
     return sorted(items, key=lambda item: item.at)
 
@@ -372,7 +406,9 @@ def _failures(incident: Incident, end: datetime) -> list[MarkdownBlock]:
     head = ("attempts", "tasks", State.DEAD, "first", "last", "handler", "error", "fingerprint")
     rows: list[list[Words]] = []
     for group in incident.failures:
-        times = ("by " * group.count.more + _clock(group.first, end), _clock(group.last, end))
+        first = incident.firsts.get(group.fingerprint)
+        is_old = first is not None and first < incident.queues.since
+        times = ("earlier" if is_old else _clock(first, end), _clock(group.last, end))
         names = (group.handler, failure_title(group), group.fingerprint)
         rows.append([*failure_counts(group), *times, *([Code(name)] for name in names)])
     note = [Paragraph(UNREAD)] if any(group.count.more for group in incident.failures) else []
