@@ -100,7 +100,7 @@ async def prune(  # noqa: PLR0913 - one argument per option
         retention_statistics: The same for the minute statistics of reports, and ended runners.
         archive: Write the tasks to this folder before they are deleted; over shards
             to a folder in it for each shard.
-        dry_run: Only count the tasks to delete.
+        dry_run: Only count the tasks to delete, and check the folder.
         json: Print one JSON document.
         connection: The database.
     """
@@ -116,6 +116,8 @@ async def prune(  # noqa: PLR0913 - one argument per option
         archive /= shard
     async with open_database(settings) as database:
         if dry_run:
+            if archive is not None:
+                Archive.check(archive, await database.read(database_id))
             result = await database.read(_count, retention, statistics)
         elif archive is not None:
             result = await _archive(database, archive, retention, statistics)

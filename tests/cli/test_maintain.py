@@ -446,6 +446,35 @@ def test_an_archive_that_cannot_be_continued_names_the_files_that_it_wrote(
     assert [cli("show", day, "--archive", folder).code for day in (1, 2)] == [Exit.OK, Exit.OK]
 
 
+def test_a_dry_run_refuses_an_archive_that_the_prune_could_not_write(
+    cli: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = tmp_path / "new" / "archive"
+    assert cli("prune", "--archive", new, "--dry-run").code == Exit.OK
+    assert not new.parent.exists()
+    assert cli("prune", "--archive", new).code == Exit.OK
+    assert cli("prune", "--archive", new, "--dry-run").code == Exit.OK
+    manifest = new / "manifest.json"
+    own = manifest.read_text()
+
+    def refusal(folder: Path) -> str:
+        result = cli("prune", "--archive", folder, "--dry-run")
+        assert (result.code, result.out) == (Exit.ERROR, "")
+        return result.err
+
+    manifest.write_text(json.dumps(json.loads(own) | {"database": "other"}))
+    assert "its manifest is of database other" in refusal(new)
+    manifest.unlink()
+    (new / "day=2026-01-01").mkdir()
+    (new / "day=2026-01-01" / "000001.jsonl.gz").write_text("")
+    assert "it has files, but no manifest.json" in refusal(new)
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "archive"):
+        assert "Not a directory" in refusal(folder)
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)  # root may write everything
+    assert "Permission denied" in refusal(tmp_path / "other")
+
+
 def test_an_archive_that_cannot_be_used_is_named_in_one_line(cli: Call, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for command in (

@@ -32,8 +32,10 @@ class Outage(Protocol):
     async def end(self) -> None: ...
 
 
-FailWrites: TypeAlias = Callable[..., None]
-"""Takes the kind, message and code of the error of later writes; without arguments, they succeed again."""
+FailWrites: TypeAlias = Callable[..., list[Exception]]
+"""Takes the kind, message and code of the error of later writes, and returns the errors of those that failed.
+
+Without arguments, they succeed again."""
 
 
 class LockedFile:
@@ -283,18 +285,23 @@ async def test_a_runner_continues_if_its_file_is_read_only_for_less_than_its_lea
 @pytest.fixture
 def fail_writes(monkeypatch: pytest.MonkeyPatch) -> FailWrites:
     """Let SQLite fail with an error and its code, or not any more."""
-    begin, failures = connect.begin_writing, list[tuple[Any, ...]]([()])
+    begin, failures, failed = connect.begin_writing, list[tuple[Any, ...]]([()]), list[Exception]()
 
     def begin_writing(connection: Any, seconds: float | None = None) -> bool:
         if failures[-1]:
             kind, message, code = failures[-1]
             error = kind(message)
             error.sqlite_errorcode = code
+            failed.append(error)
             raise error
         return begin(connection, seconds)
 
+    def fail(*failure: Any) -> list[Exception]:
+        failures.append(failure)
+        return failed
+
     monkeypatch.setattr(connect, "begin_writing", begin_writing)
-    return lambda *failure: failures.append(failure)
+    return fail
 
 
 @pytest.mark.representatives(1)
@@ -331,12 +338,17 @@ async def test_a_runner_outlasts_disk_errors_that_may_pass(
     @on_file.handler("work")
     async def work() -> None: ...
 
+    caplog.set_level(logging.INFO, "runner.lease")
     async with on_file.running(lease_timeout="500ms"):
         await on_file.wait_for(await on_file.submit("work"))
-        fail_writes(sqlite3.OperationalError, "disk I/O error", sqlite3.SQLITE_IOERR_WRITE)  # as for a used-up quota
-        await until(lambda: sum("could not renew" in record.getMessage() for record in caplog.records) >= 8)
+        failed = fail_writes(sqlite3.OperationalError, "disk I/O error", sqlite3.SQLITE_IOERR_WRITE)  # a used-up quota
+        await until(lambda: len(failed) >= 20)
         fail_writes()
         await on_file.wait_for(await on_file.submit("work"))
+        await until(lambda: has_logged(caplog, "the lease is renewed again after "))
+    # The failed heartbeats between the first and the last one would fill the log.
+    assert sum("could not renew" in record.getMessage() for record in caplog.records) == 1
+    assert sum("renewed again" in record.getMessage() for record in caplog.records) == 1
 
 
 async def test_a_runner_outlasts_a_disk_error_after_a_stop_for_longer_than_its_lease(

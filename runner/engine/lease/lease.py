@@ -36,6 +36,7 @@ from runner.store.heartbeat import (
 )
 from runner.store.registration import ExecutorSlots, Identity, enter_handlers, leave, register, resize_executors
 from runner.store.rescue import Rescuer
+from runner.text.formatting import age
 from runner.text.sanitize import one_line
 from runner.text.stuck_row import holder_text, place_text
 from runner.urls import sync_url
@@ -216,14 +217,16 @@ class Lease:
             with answer_within(renewal_limit(self._seconds)):
                 reply = await self._database.write(heartbeat, own, self._seconds, *report)
         except StoreError as error:
-            log.warning("could not renew the lease: %s", error)
             self.note_failure(error)
             if self._failing_since is None:
                 self._failing_since = elapsed()
+                log.warning("could not renew the lease: %s", error)
             # After a stop of the process the lease has expired before the first error, which may pass.
             if not self.is_valid and elapsed() - self._failing_since >= self._seconds * MARGIN:
                 raise_if_final(error)
             return error
+        if self._failing_since is not None:
+            log.info("the lease is renewed again after %s", age(elapsed() - self._failing_since))
         self._failing_since = None
         self._answers.append(elapsed() - started)
         if self._is_leaving or self.id != own:

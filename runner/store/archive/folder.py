@@ -4,6 +4,7 @@ A file is complete before the manifest lists it, and listed before a task is del
 from a process that was killed; the next one removes it.
 """
 
+import errno
 import gzip
 import hashlib
 import json
@@ -78,6 +79,24 @@ class Archive:
             raise ArchiveFailed(path=folder, why=why)
 
     @classmethod
+    def check(cls, folder: Path, database: str) -> None:
+        """Check that `writing` could open or create an archive, without a change.
+
+        Raises:
+            ArchiveFailed: the folder cannot be written, or is the archive of another database.
+        """
+        with _failing(folder):
+            path = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+            if not path.is_dir():
+                raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+            if not os.access(path, os.W_OK | os.X_OK):
+                raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        if (folder / MANIFEST).exists():
+            cls(folder, database)
+        else:
+            _refuse_unlisted(folder)
+
+    @classmethod
     @contextmanager
     def writing(cls, folder: Path, database: str) -> Iterator["Archive"]:
         """Open an archive for changes, and create it if there is none. One process at a time may do so.
@@ -101,9 +120,7 @@ class Archive:
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, str(os.getpid()).encode(), 0)
                 if not (folder / MANIFEST).exists():
-                    if any(folder.glob(f"*/*{SUFFIX}")):
-                        why = f"it has files, but no {MANIFEST}; restore that, or choose another folder"
-                        raise ArchiveFailed(path=folder, why=why)
+                    _refuse_unlisted(folder)
                     _write(folder / MANIFEST, _encoded(Manifest(database)))
             archive = cls(folder, database)
             archive.remove_unlisted()
@@ -214,6 +231,12 @@ class Archive:
                     if record["id"] == id:
                         return record
         return None
+
+
+def _refuse_unlisted(folder: Path) -> None:
+    if any(folder.glob(f"*/*{SUFFIX}")):
+        why = f"it has files, but no {MANIFEST}; restore that, or choose another folder"
+        raise ArchiveFailed(path=folder, why=why)
 
 
 def _encoded(manifest: Manifest) -> bytes:
