@@ -1,7 +1,7 @@
 """`runner alerts`: the problems that the rules find now, their silences, and a trial of the receivers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -19,7 +19,8 @@ from runner.model.alert import Alert, AlertRule, Silence, TrialResult
 from runner.operations.results import Actor, local_actor
 from runner.operations.silence import check_alert, rule_of, silence, unsilence
 from runner.operations.sql_export import silence_script
-from runner.queries.alerts.reading import current_alerts
+from runner.queries.alerts.causes import AlertCause, causes
+from runner.queries.alerts.reading import heard_alerts, read_facts
 from runner.queries.alerts.records import AlertRecords, alert_records
 from runner.queries.alerts.thresholds import Thresholds
 from runner.settings import Settings
@@ -36,17 +37,19 @@ class FiringAlert:
     """An alert that fires now.
 
     Args:
-        since: the first evaluation that found it; None if none did yet.
+        since: the first evaluation that found it, or when it began if none did yet; None if that is unknown.
         silence: the silence that covers it; None without one.
+        cause: the name of the alert that it follows from; None without one.
     """
 
-    alert: Annotated[Alert, Flat()]
+    alert: Annotated[Alert, Flat(without=("since",))]
     since: datetime | None
     silence: Silence | None
+    cause: str | None
 
 
 class AlertList(NamedTuple):
-    """The alerts that fire now, causes first.
+    """The alerts that fire now, causes first, each before those that follow from it.
 
     Args:
         evaluated_at: the last evaluation by a runner; None without one.
@@ -165,10 +168,11 @@ def _check_words(action: str, name: str | None, options: SilenceOptions) -> set[
 
 
 async def _list(database: Database, rules: set[AlertRule], thresholds: Thresholds, *, json: bool) -> int:
-    found = await database.read(current_alerts, thresholds, local_zone())
+    facts = await database.read(read_facts, thresholds, local_zone())
     records = await database.read(alert_records)
     at = await database.read(clock)
-    rows = [_row(alert, records) for alert in found if not rules or alert.rule in rules]
+    found = [alert for alert in heard_alerts(facts) if not rules or alert.rule in rules]
+    rows = [row for cause in causes(found, facts, records.silences.values()) for row in _rows(cause, records)]
     silences = list(records.silences.values())
     if json:
         print_json(AlertList(at, records.evaluated_at, rows, silences))
@@ -177,14 +181,18 @@ async def _list(database: Database, rules: set[AlertRule], thresholds: Threshold
     return Exit.FIRING if any(row.silence is None for row in rows) else Exit.OK
 
 
-def _row(alert: Alert, records: AlertRecords) -> FiringAlert:
-    record = records.firing.get(alert.name)
-    return FiringAlert(alert, record.since if record else None, records.silence_of(alert.name))
+def _rows(cause: AlertCause, records: AlertRecords) -> Iterator[FiringAlert]:
+    for alert in (cause.alert, *cause.effects):
+        since = records.firing[alert.name].since if alert.name in records.firing else alert.since
+        yield FiringAlert(alert, since, cause.silence, None if alert is cause.alert else cause.alert.name)
 
+
+BELOW = "└ "
+"""The beginning of an alert that follows from the one above it."""
 
 COLUMNS: tuple[Column[FiringAlert], ...] = (
     Column("SEVERITY", lambda row: row.alert.severity, fixed=True),
-    Column("ALERT", lambda row: row.alert.name),
+    Column("ALERT", lambda row: f"{BELOW if row.cause else ''}{row.alert.name}"),
 )
 
 
@@ -195,9 +203,11 @@ def _print(rows: list[FiringAlert], silences: list[Silence], at: datetime) -> No
         has_silence = any(row.silence for row in rows)
         print_table([COLUMNS[0], since, *([silenced] if has_silence else []), *COLUMNS[1:]], rows)
         for row in rows:
-            print_line("")
-            print_line(row.alert.sentence, style="bold" if row.silence is None else "")
-            print_line(f"  {row.alert.advice}")
+            if row.cause is None:
+                print_line("")
+            below = BELOW if row.cause else ""
+            print_line(f"{below}{row.alert.sentence}", style="bold" if not (row.silence or row.cause) else "")
+            print_line(f"  {' ' * len(below)}{row.alert.advice}")
     else:
         print_line("No alert fires.")
     for silence_ in silences:

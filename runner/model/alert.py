@@ -69,6 +69,7 @@ class Alert(NamedTuple):
         title: sanitized subject and verb: `mail falls behind`.
         text: sanitized rest of the sentence; figures come first, because a narrow screen cuts its end.
         advice: the next step.
+        since: when it began, according to the figures of the rule; None if they do not have it.
     """
 
     rule: AlertRule
@@ -77,6 +78,7 @@ class Alert(NamedTuple):
     title: str
     text: str
     advice: str
+    since: datetime | None = None
 
     @property
     def name(self) -> str:

@@ -1,12 +1,13 @@
 """Attention: the alerts of a database as lines of the overview, with pauses and hidden queues after them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import datetime, tzinfo
 from typing import NamedTuple
 
 from runner.db.transaction import Transaction
 from runner.errors import RunnerError
 from runner.model.alert import Alert, AlertRule, Severity, Silence
+from runner.queries.alerts.causes import AlertCause, causes
 from runner.queries.alerts.facts import MAX_ERROR, MAX_KINDS, MAX_TEXT, AlertFacts, shown
 from runner.queries.alerts.rules import alerts
 from runner.queries.alerts.thresholds import Thresholds
@@ -131,34 +132,6 @@ async def _problems(tx: Transaction, session: Session) -> list[Attention]:
     return attention(AlertFacts(overview, slow, session.zone, thresholds), silences)
 
 
-class AlertCause(NamedTuple):
-    """An alert with those that follow from it.
-
-    Args:
-        silence: the silence that covers it; None if it sends notices.
-    """
-
-    alert: Alert
-    effects: tuple[Alert, ...] = ()
-    silence: Silence | None = None
-
-
-def causes(found: Iterable[Alert], facts: AlertFacts, silences: Iterable[Silence]) -> list[AlertCause]:
-    """The causes with their effects, and the silenced alerts at the end.
-
-    Args:
-        found: the alerts, causes first.
-    """
-    listed, heard, silenced = list(silences), list[Alert](), list[AlertCause]()
-    for alert in found:
-        silence = next((each for each in listed if each.covers(alert.name)), None)
-        if silence is None:
-            heard.append(alert)
-        else:
-            silenced.append(AlertCause(alert, silence=silence))
-    return [*folded(heard, facts), *silenced]
-
-
 def cause_line(cause: AlertCause, at: datetime, zone: tzinfo) -> Attention:
     """A cause with its sign and effects; a silenced one names the end of its silence."""
     shown_alert = as_attention(cause.alert)._replace(effects=cause.effects)
@@ -166,35 +139,6 @@ def cause_line(cause: AlertCause, at: datetime, zone: tzinfo) -> Attention:
         return shown_alert
     until = formatting.clock(cause.silence.until, at, zone)
     return shown_alert._replace(role="paused", text=f"silenced until {until}; {shown_alert.text}")
-
-
-def folded(found: Sequence[Alert], facts: AlertFacts) -> list[AlertCause]:
-    """Put each alert that follows from an earlier one below it.
-
-    Args:
-        found: the alerts, causes first.
-    """
-    effects: dict[Alert, list[Alert]] = {}
-    for alert in found:
-        cause = next((each for each in effects if _follows(alert, each, facts)), None)
-        if cause is None:
-            effects[alert] = []
-        else:
-            effects[cause].append(alert)
-    return [AlertCause(alert, tuple(below)) for alert, below in effects.items()]
-
-
-def _follows(effect: Alert, cause: Alert, facts: AlertFacts) -> bool:
-    """True for two alerts of one subject, and for a queue most of whose failures are those of a handler."""
-    if cause.rule is effect.rule:
-        return False
-    kinds = (cause.rule.subject, effect.rule.subject)
-    if kinds[0] == kinds[1]:
-        return bool(cause.subject) and cause.subject == effect.subject
-    if kinds != ("handler", "queue"):
-        return False
-    failed = {key: flow.failed for key, flow in facts.slow.flows.items() if key[0] == effect.subject}
-    return failed.get((effect.subject, cause.subject), 0) * 2 > sum(failed.values())
 
 
 def unavailable_databases(sessions: Iterable[Session]) -> Iterator[Attention]:

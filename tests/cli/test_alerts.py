@@ -1,13 +1,19 @@
 """`runner alerts`: the alerts that fire, their exit code, and their silences."""
 
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from runner.cli.exit_codes import Exit
+from runner.db.database import Database
+from runner.db.schema.records import MINUTE_COUNTS
 from runner.model.outcome import Dead, Done, Failure, Retry
 from runner.model.task import NewTask
 from tests.cli.conftest import Call, Store
+from tests.store.minutes import Minute, write_statistics
+from tests.store.rows import add_runner, ahead
+from tests.store.table import change
 
 FULL = Failure("Full", "no room")
 
@@ -48,6 +54,47 @@ def test_a_failing_handler_beside_healthy_ones_has_an_alert_of_its_own(cli: Call
     rules = {alert["rule"] for alert in cli("alerts", "--json").document["alerts"]}
     assert "queue-failing" in rules
     assert "handler-failing" not in rules, "the alert of the queue covers its handlers"
+
+
+def fail_behind_a_breaker(store: Store) -> None:
+    """Open the breaker of the handler most of whose attempts in queue mail fail."""
+
+    async def fill(database: Database) -> None:
+        await add_runner(database)
+        row = {"name": "a.b", "breaker_opened_at": ahead(-120), "breaker_probes": 1, "breaker_wait": 9.0}
+        row |= {"breaker_round": 1, "breaker_probe_at": ahead(60)}
+        await change(database, database.tables.handler.insert().values(row))
+        counts = dict.fromkeys(MINUTE_COUNTS, 0) | {"retried": 40}
+        minute = datetime.now(UTC) - timedelta(minutes=2)
+        await database.write(write_statistics, 7, [Minute(minute, "mail", "a.b", counts)], {})
+
+    store.use(fill)
+
+
+def test_an_effect_is_beneath_its_cause_as_in_the_console(cli: Call, store: Store) -> None:
+    fail_behind_a_breaker(store)
+    listed = cli("alerts", "--json").document["alerts"]
+    assert [(alert["rule"], alert["subject"], alert["cause"]) for alert in listed] == [
+        ("breaker-open", "a.b", None),
+        ("queue-failing", "mail", "breaker-open:a.b"),
+    ]
+    text = cli("alerts").out
+    cause, effect = text.splitlines()[1:3]
+    assert cause.rstrip().endswith(" breaker-open:a.b")
+    assert effect.rstrip().endswith(" └ queue-failing:mail")
+    assert "\n  The causes: runner failures handler:a.b\n└ mail is failing: 40 of 40 attempts in 10 min" in text
+    assert text.rstrip().endswith("\n    The causes: runner failures queue:mail")
+    (alone,) = cli("alerts", "--rule", "queue-failing", "--json").document["alerts"]
+    assert alone["cause"] is None
+
+
+def test_an_alert_without_an_evaluation_has_the_time_from_its_figures(cli: Call, store: Store) -> None:
+    fail_behind_a_breaker(store)
+    document = cli("alerts", "--json").document
+    at, opened = (datetime.fromisoformat(text) for text in (document["at"], document["alerts"][0]["since"]))
+    assert timedelta(seconds=120) <= at - opened <= timedelta(seconds=180)
+    assert document["alerts"][1]["since"] is not None
+    assert document["evaluated_at"] is None
 
 
 def test_the_list_is_limited_to_a_rule(cli: Call, store: Store) -> None:

@@ -15,6 +15,7 @@ from runner.operations.pause import PauseKind, PauseTarget, pause
 from runner.operations.results import Actor
 from runner.operations.schedule import add_schedule, pause_schedule
 from runner.policy.breaker import OpenBreaker
+from runner.queries.alerts.causes import folded
 from runner.queries.alerts.facts import AlertFacts, SlowFacts
 from runner.queries.alerts.reading import current_alerts
 from runner.queries.alerts.rules import alerts
@@ -22,7 +23,7 @@ from runner.queries.breakers import BreakerRow
 from runner.queries.overview import Diagnoses
 from runner.queries.registries import Pause
 from runner.queries.reports import Flow, MinuteFlow
-from tasktui.data.alerts import attention, folded, read_alarm
+from tasktui.data.alerts import attention, read_alarm
 from tasktui.dialogs.attention import AttentionChoice, AttentionScreen, problem_lines
 from tasktui.widgets.table import Table
 from tests.store.minutes import Minute, write_statistics

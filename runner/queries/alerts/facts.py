@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
 from runner.queries.alerts.thresholds import DEFAULT_THRESHOLDS, Thresholds
@@ -75,3 +75,10 @@ class AlertFacts:
     slow: SlowFacts = NO_SLOW_FACTS
     zone: tzinfo = UTC
     thresholds: Thresholds = DEFAULT_THRESHOLDS
+
+    def ago(self, seconds: float) -> datetime | None:
+        """The time so many seconds before; None for an impossible one."""
+        try:
+            return self.overview.at - timedelta(seconds=seconds)
+        except (OverflowError, ValueError):  # a hand-written row may contain any value
+            return None

@@ -31,8 +31,12 @@ async def current_alerts(
     tx: Transaction, thresholds: Thresholds = DEFAULT_THRESHOLDS, zone: tzinfo = UTC
 ) -> list[Alert]:
     """Read the facts, and list the problems that an operator should hear of; notes are left out."""
-    found = alerts(await read_facts(tx, thresholds, zone))
-    return [alert for alert in found if alert.severity is not Severity.NOTE]
+    return heard_alerts(await read_facts(tx, thresholds, zone))
+
+
+def heard_alerts(facts: AlertFacts) -> list[Alert]:
+    """The problems that an operator should hear of."""
+    return [alert for alert in alerts(facts) if alert.severity is not Severity.NOTE]
 
 
 async def read_facts(tx: Transaction, thresholds: Thresholds = DEFAULT_THRESHOLDS, zone: tzinfo = UTC) -> AlertFacts:

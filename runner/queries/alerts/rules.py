@@ -1,7 +1,7 @@
 """The rules of alerts, and all current alerts by them: causes before symptoms."""
 
 from collections.abc import Container, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -35,7 +35,7 @@ def alerts(facts: AlertFacts) -> Iterator[Alert]:
     yield from runners.failing_runners(facts)
     yield from open_breakers(facts)
     behind = {queue.queue: queue for queue in overview.queues if queue.falls_behind and not outage}
-    unclaimed = [without_runner(each, behind) for each in overview.unknown if not outage]
+    unclaimed = [without_runner(each, behind, facts.ago(each.due)) for each in overview.unknown if not outage]
     yield from (alert for alert in unclaimed if alert.severity is Severity.CRITICAL)
     failing = list(failing_queues(facts, behind))
     yield from failing
@@ -74,7 +74,8 @@ def open_breakers(facts: AlertFacts) -> Iterator[Alert]:
         why = f": {shown(state.why, MAX_ERROR)}" if state.why else ""
         title = f"the breaker of {shown(handler)} is open"
         text = f"opened {state.since} ago{by}{why}; {probe}"
-        yield Alert(AlertRule.BREAKER_OPEN, handler, Severity.CRITICAL, title, text, causes_of(handler))
+        advice = causes_of(handler)
+        yield Alert(AlertRule.BREAKER_OPEN, handler, Severity.CRITICAL, title, text, advice, state.opened_at)
 
 
 def _probe(facts: AlertFacts, handler: str) -> str:
@@ -89,11 +90,12 @@ def _probe(facts: AlertFacts, handler: str) -> str:
     return "probes now"
 
 
-def without_runner(unknown: HandlerWithoutRunner, behind: dict[str, QueueCounts]) -> Alert:
+def without_runner(unknown: HandlerWithoutRunner, behind: dict[str, QueueCounts], since: datetime | None) -> Alert:
     """A handler that no live runner takes, in one line with the queues that fall behind because of it.
 
     Args:
         behind: the queues that fall behind, by name; those that this handler explains are removed.
+        since: when its first task became due.
     """
     name = shown(unknown.handler)
     name += shown(f" on {' or '.join(unknown.hosts)}", MAX_TEXT) if unknown.hosts else ""
@@ -108,7 +110,7 @@ def without_runner(unknown: HandlerWithoutRunner, behind: dict[str, QueueCounts]
     if unknown.hosts:
         advice = "Start a runner on such a host, or let any host take them: runner edit 'hosts:*' --hosts any."
     title = f"no live runner takes {name}"
-    return Alert(AlertRule.HANDLER_UNCLAIMED, unknown.handler, severity, title, text, advice)
+    return Alert(AlertRule.HANDLER_UNCLAIMED, unknown.handler, severity, title, text, advice, since)
 
 
 def failing_handlers(facts: AlertFacts, named: Container[str] = ()) -> Iterator[Alert]:
@@ -149,7 +151,8 @@ def failing_queues(facts: AlertFacts, behind: dict[str, QueueCounts]) -> Iterato
         if (queue := behind.pop(name, None)) is not None:
             text += f"; falls behind: {_rates(queue)}"
         advice = f"The causes: runner failures {quote(f'queue:{clean(name)}')}"
-        yield Alert(AlertRule.QUEUE_FAILING, name, Severity.CRITICAL, f"{shown(name)} is failing", text, advice)
+        title, since = f"{shown(name)} is failing", facts.overview.failing_since(name)
+        yield Alert(AlertRule.QUEUE_FAILING, name, Severity.CRITICAL, title, text, advice, since)
 
 
 def _since(facts: AlertFacts, queue: str) -> str:
@@ -206,7 +209,8 @@ def late_queues(facts: AlertFacts, named: Container[str] = ()) -> Iterator[Alert
         text = f"its first ready task has been due for {formatting.age(-age)}"
         text += f" (threshold {formatting.age(limit.total_seconds())})"
         title = f"queue {shown(name)} is late"
-        yield Alert(AlertRule.QUEUE_LATE, name, Severity.WARNING, title, text, _reason(name))
+        since = facts.ago(-age - limit.total_seconds())
+        yield Alert(AlertRule.QUEUE_LATE, name, Severity.WARNING, title, text, _reason(name), since)
 
 
 def _reason(queue: str) -> str:
@@ -282,7 +286,8 @@ def late_schedules(facts: AlertFacts) -> Iterator[Alert]:
         elif late is not None and late > facts.thresholds.late:
             title = f"schedule {shown(row.id)} is late"
             text = f"{formatting.age(late)} (threshold {formatting.age(facts.thresholds.late)})"
-            yield Alert(AlertRule.SCHEDULE_LATE, row.id, Severity.WARNING, title, text, _show(row))
+            since = facts.overview.at - (late - facts.thresholds.late)
+            yield Alert(AlertRule.SCHEDULE_LATE, row.id, Severity.WARNING, title, text, _show(row), since)
 
 
 def skipped_schedules(facts: AlertFacts) -> Iterator[Alert]:

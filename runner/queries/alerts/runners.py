@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 
 from runner.model.alert import QUEUE, Alert, AlertRule, Severity
 from runner.queries.alerts.facts import MAX_ERROR, MAX_KINDS, AlertFacts, shown
@@ -52,13 +53,14 @@ def no_runner(facts: AlertFacts) -> Iterator[Alert]:
         return
     silent = min(overview.runners, key=lambda runner: runner.heartbeat_age, default=None)
     if silent is None:
-        last = "none is registered"
+        last, since = "none is registered", None
     else:
         last = f"{_title(silent)} was the last, {formatting.age(silent.heartbeat_age)} ago"
+        since = facts.ago(silent.heartbeat_age)
     wait = f"{ready.of('task')} {'waits' if ready == Count(1) else 'wait'}"
     rescue = f", {count_noun(lost, 'lost task')} cannot be rescued" if lost else ""
     text = f"{wait}{rescue}; start one: runner work; {last}"
-    yield Alert(AlertRule.NO_RUNNER, "", Severity.CRITICAL, "No runner is alive", text, START)
+    yield Alert(AlertRule.NO_RUNNER, "", Severity.CRITICAL, "No runner is alive", text, START, since)
 
 
 def pools(overview: Overview) -> Iterator[tuple[str, int, Counter[str]]]:
@@ -107,7 +109,8 @@ def blocked_runners(facts: AlertFacts) -> Iterator[Alert]:
                 fact = f"{shown(runner.block.fact)}: " if runner.block.fact else ""
                 text = f'{fact}{shown(runner.guess, MAX_ERROR)}; use executor="process"'
             title = f"{_title(runner)} is blocked for {formatting.age(runner.blocked_for)}"
-            yield Alert(AlertRule.RUNNER_BLOCKED, name_of(runner), Severity.CRITICAL, title, text, LIST)
+            since = facts.ago(runner.blocked_for)
+            yield Alert(AlertRule.RUNNER_BLOCKED, name_of(runner), Severity.CRITICAL, title, text, LIST, since)
 
 
 def stuck_rows(facts: AlertFacts) -> Iterator[Alert]:
@@ -156,13 +159,14 @@ def lost_runners(facts: AlertFacts) -> Iterator[Alert]:
     """Silent and lost runners; many, as after a failure of a network, in one line."""
     runners = [runner for runner in facts.overview.runners if runner.silent or not runner.alive]
     if len(runners) <= MAX_KINDS:
-        yield from map(_lost_runner, runners)
+        yield from (_lost_runner(runner, facts.ago(runner.heartbeat_age)) for runner in runners)
         return
     lost, tasks = sum(not runner.alive for runner in runners), sum(runner.running_tasks for runner in runners)
     names = ", ".join(map(_title, runners[:MAX_KINDS]))
     text = f"{lost:,} lost, {count_noun(tasks, 'task')} held: {names}, {len(runners) - MAX_KINDS:,} more"
     severity = Severity.WARNING if lost else Severity.NOTE
-    yield Alert(AlertRule.RUNNER_LOST, "", severity, f"{len(runners):,} runners are silent", text, LIST)
+    title, since = f"{len(runners):,} runners are silent", facts.ago(max(runner.heartbeat_age for runner in runners))
+    yield Alert(AlertRule.RUNNER_LOST, "", severity, title, text, LIST, since)
 
 
 def recently_lost(facts: AlertFacts) -> Iterator[Alert]:
@@ -178,7 +182,8 @@ def recently_lost(facts: AlertFacts) -> Iterator[Alert]:
         some = ", ".join(shown(process_name(runner.host, runner.pid)) for runner in lost[:MAX_KINDS])
         text = f"{ends_of_tasks(lost)}: {some}, {len(lost) - MAX_KINDS:,} more{common and f'{common} of them'}"
         advice = poison or "The report: runner incident --from 1h"
-        yield Alert(AlertRule.RUNNER_LOST, "", Severity.WARNING, f"{len(lost):,} runners were lost", text, advice)
+        title, since = f"{len(lost):,} runners were lost", min(runner.ended_at for runner in lost)
+        yield Alert(AlertRule.RUNNER_LOST, "", Severity.WARNING, title, text, advice, since)
         return
     for runner in lost:
         title = f"{shown(process_name(runner.host, runner.pid))} was lost"
@@ -186,10 +191,11 @@ def recently_lost(facts: AlertFacts) -> Iterator[Alert]:
         is_common = not {each.task_id for each in tasks}.isdisjoint(each.task_id for each in runner.attempts)
         text += f"{common} lost runners" if is_common else ""
         advice = (is_common and poison) or "Its last log lines have the reason."
-        yield Alert(AlertRule.RUNNER_LOST, f"{runner.host}:{runner.pid}", Severity.WARNING, title, text, advice)
+        name, since = f"{runner.host}:{runner.pid}", runner.ended_at
+        yield Alert(AlertRule.RUNNER_LOST, name, Severity.WARNING, title, text, advice, since)
 
 
-def _lost_runner(runner: RunnerRow) -> Alert:
+def _lost_runner(runner: RunnerRow, since: datetime | None) -> Alert:
     tasks, age = count_noun(runner.running_tasks, "task"), formatting.age(runner.heartbeat_age)
     if runner.alive:
         title, severity = f"{_title(runner)} is silent for {age}", Severity.NOTE
@@ -198,4 +204,4 @@ def _lost_runner(runner: RunnerRow) -> Alert:
     else:
         title, severity = f"{_title(runner)} is lost", Severity.WARNING
         text = f"no heartbeat for {age}, holds {tasks}"
-    return Alert(AlertRule.RUNNER_LOST, name_of(runner), severity, title, text, LIST)
+    return Alert(AlertRule.RUNNER_LOST, name_of(runner), severity, title, text, LIST, since)
