@@ -116,7 +116,7 @@ class ShardNotChosen(ConfigurationError):
 
 class UnknownConnection(ConfigurationError):
     """
-    A {kind} cannot be used as tx. Pass a SQLAlchemy connection or session, or a psycopg, psycopg2, asyncpg,
+    The type {kind} cannot be used as tx. Pass a SQLAlchemy connection or session, or a psycopg, psycopg2, asyncpg,
     sqlite3 or aiosqlite connection. With Django, pass connection.connection.
     """
 
@@ -290,14 +290,14 @@ class LoginRefused(DatabaseUnavailable):
 
 class DatabaseLocked(DatabaseUnavailable):
     """
-    Another program has locked {url} and did not release it in time: {why}. Nothing was changed. Commit or end the open
-    transaction of that program (lsof and fuser list the programs that use a file), and retry.
+    Another program has locked {url} and did not release it in time: {why}. The statement had no effect. Commit or end
+    the open transaction of that program (lsof and fuser list the programs that use a file), and retry.
     """
 
 
 class StatementTimeout(DatabaseUnavailable):
     """
-    The server of {url} cancelled a statement: {why}. Nothing was changed. Its view pg_stat_activity lists the open
+    The server of {url} cancelled a statement: {why}. It had no effect. The view pg_stat_activity lists the open
     transactions: end the one that holds a lock or has been open for long, and retry.
     """
 

@@ -46,7 +46,7 @@ def follow_psycopg(connection: Any, verb: StepsBuilder[T]) -> T:
         return cursor.fetchall() if cursor.description else []
 
     arrive()
-    _reject_autocommit(connection, "Open one: with connection.transaction()")
+    _reject_autocommit(connection, "Open a transaction: with connection.transaction()")
 
     # The application's cursor factory may return other row types and use other parameter markers.
     cursor: Any
@@ -72,7 +72,7 @@ async def follow_psycopg_async(connection: Any, verb: StepsBuilder[T]) -> T:
         return await cursor.fetchall() if cursor.description else []
 
     await arrive()
-    _reject_autocommit(connection, "Open one: async with connection.transaction()")
+    _reject_autocommit(connection, "Open a transaction: async with connection.transaction()")
 
     cursor: Any
     async with AsyncCursor(connection, row_factory=tuple_row) as cursor:
@@ -105,7 +105,9 @@ def follow_psycopg2(connection: Any, verb: StepsBuilder[T]) -> T:
 async def follow_asyncpg(connection: Any, verb: StepsBuilder[T]) -> T:
     """Run a verb on an asyncpg connection, plain or from a pool."""
     if not connection.is_in_transaction():
-        raise AutocommitConnection(kind="asyncpg connection", remedy="Open one: async with connection.transaction()")
+        raise AutocommitConnection(
+            kind="asyncpg connection", remedy="Open a transaction: async with connection.transaction()"
+        )
 
     async def execute(step: Step) -> list[Any]:
         # An unnamed statement leaves nothing in the session, for any size of the statement cache.

@@ -114,7 +114,7 @@ def require_executable(handler: str, function: object) -> None:
     elif not callable(function):
         why = f"{name} is not a function"
     elif not hasattr(function, "__qualname__"):
-        why = f"it is a {type(function).__qualname__} object without a name: decorate a function that calls it"
+        why = f"its type {type(function).__qualname__} has no name: decorate a function that calls it"
     else:
         return
     raise InvalidHandler(name=handler, why=why)

@@ -67,5 +67,5 @@ def _advice(value: Any) -> str:
         case set() | frozenset():
             return f"a {kind} would come back as a list: annotate the parameter, such as set[int]"
     if hasattr(value, "__next__") or hasattr(value, "read"):
-        return f"a {kind} can be read once, and a task cannot keep it: pass a list, or the path of a file"
-    return f"JSON does not keep a {kind} as it is: annotate the parameter with its type, or pass text"
+        return f"a value of type {kind} can be read once, and a task cannot keep it: pass a list, or the path of a file"
+    return f"JSON does not keep the type {kind}: annotate the parameter with it, or pass text"

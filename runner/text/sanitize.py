@@ -80,7 +80,7 @@ def value_text(value: object) -> str:
     try:
         return str.__str__(repr(value))
     except BaseException:
-        return f"a {type(value).__name__} (not readable)"
+        return f"an unreadable value of type {type(value).__name__}"
 
 
 def shell_word(text: str) -> str:

@@ -172,3 +172,17 @@ def test_a_wait_for_the_lock_is_silent_without_a_terminal(cli: Call, store: Stor
         other.execute("BEGIN IMMEDIATE")
         result = cli("pause", "mail")
     assert (result.code, "waiting" in result.err, "has locked" in result.err) == (Exit.DATABASE, False, True)
+
+
+@on_sqlite
+def test_a_command_that_only_reads_makes_no_statement_about_changes(
+    cli: Call, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "BUSY_SECONDS", 0.05)
+    with closing(sqlite3.connect(store.url.removeprefix("sqlite:///"), isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        result = cli("stats")
+    assert (result.code, "has locked" in result.err) == (Exit.DATABASE, True)
+    assert "The statement had no effect." in result.err
+    assert "changed" not in result.err

@@ -230,7 +230,9 @@ def test_a_runner_refuses_an_executor_that_it_does_not_have_at_its_start() -> No
 
 async def test_a_function_that_returns_no_executor_is_named(far: Harness, caplog: pytest.LogCaptureFixture) -> None:
     async with far.running(executors=[f"far={external_handlers.__name__}:not_an_executor"]):
-        await until(lambda: "the function returned a object, not a concurrent.futures.Executor" in caplog.text)
+        await until(
+            lambda: "the function returned a value of type object, not a concurrent.futures.Executor" in caplog.text
+        )
 
 
 def test_a_function_that_no_worker_can_import_is_refused() -> None:

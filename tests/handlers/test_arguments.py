@@ -217,7 +217,7 @@ class Mailer:
         (Mailer.send, "Mailer.send is a method: decorate a function outside the class"),
         (vars(Mailer)["renew"], "Mailer.renew is a method: decorate a function outside the class"),
         (5, "5 is not a function"),
-        (partial(len), "it is a partial object without a name: decorate a function that calls it"),
+        (partial(len), "its type partial has no name: decorate a function that calls it"),
     ],
 )
 def test_only_a_function_is_a_handler(function: Any, reason: str) -> None:
@@ -385,14 +385,14 @@ def test_a_stored_signature_refuses_values_of_another_type(kind: Any, wrong: lis
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (Decimal("1.10"), "x: JSON does not keep a Decimal as it is: annotate the parameter with its type"),
-        (UUID(int=1), "x: JSON does not keep a UUID"),
-        (datetime(2030, 1, 1, tzinfo=UTC), "x: JSON does not keep a datetime"),
+        (Decimal("1.10"), "x: JSON does not keep the type Decimal: annotate the parameter with it"),
+        (UUID(int=1), "x: JSON does not keep the type UUID"),
+        (datetime(2030, 1, 1, tzinfo=UTC), "x: JSON does not keep the type datetime"),
         ({1, 2}, "x: a set would come back as a list: annotate the parameter, such as set[int]"),
-        (iter([1, 2]), "x: a list_iterator can be read once, and a task cannot keep it: pass a list"),
-        (StringIO("text"), "x: a StringIO can be read once"),
+        (iter([1, 2]), "x: a value of type list_iterator can be read once, and a task cannot keep it: pass a list"),
+        (StringIO("text"), "x: a value of type StringIO can be read once"),
         (b"\xff", "x: bytes are no text: decode them, or annotate the parameter as pydantic.Base64Bytes"),
-        ({"deep": [{"at": UUID(int=1)}]}, "x: JSON does not keep a UUID"),
+        ({"deep": [{"at": UUID(int=1)}]}, "x: JSON does not keep the type UUID"),
         ({1: "a"}, "x: a key of a dictionary is not text"),
     ],
 )
@@ -455,7 +455,7 @@ def test_arguments_of_a_double_star_without_a_type_are_plain() -> None:
     def count(**more): ...  # type: ignore[no-untyped-def] # the missing annotation is the test
 
     signature, rows = Signature("test.count", count), iter([1, 2])
-    with pytest.raises(InvalidPayload, match="rows: a list_iterator can be read once"):
+    with pytest.raises(InvalidPayload, match="rows: a value of type list_iterator can be read once"):
         signature.encode((), {"rows": rows})
     assert ([*rows], signature.encode((), {"a": [1, "b"]})) == ([1, 2], '{"a":[1,"b"]}')
 

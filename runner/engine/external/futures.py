@@ -47,7 +47,9 @@ class FuturesExecutor:
         """Make the executor, in a thread."""
         executor = self._make()
         if not isinstance(executor, Executor):
-            raise TypeError(f"the function returned a {type(executor).__name__}, not a concurrent.futures.Executor")
+            raise TypeError(
+                f"the function returned a value of type {type(executor).__name__}, not a concurrent.futures.Executor"
+            )
         self._lost, self._executor, self._is_broken = lost, executor, False
         self._messages.listen()
         resize(getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
