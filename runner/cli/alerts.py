@@ -1,7 +1,7 @@
 """`runner alerts`: the problems that the rules find now, their silences, and a trial of the receivers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -15,7 +15,7 @@ from runner.cli.output import print_answer, print_json, print_line, print_table
 from runner.db.database import Database
 from runner.db.transaction import clock
 from runner.errors import InvalidInput
-from runner.model.alert import Alert, AlertRule, Silence, TrialResult
+from runner.model.alert import Alert, Silence, TrialResult
 from runner.operations.results import Actor, local_actor
 from runner.operations.silence import check_alert, rule_of, silence, unsilence
 from runner.operations.sql_export import silence_script
@@ -93,7 +93,7 @@ class SilenceOptions:
     """How alerts are listed or silenced.
 
     Args:
-        rule: list: only alerts of this rule; may be repeated.
+        rule: list: only alerts of this rule, or RULE:SUBJECT; may be repeated.
         until: silence: its end: 2h, 14:30.
         reason: The reason; recorded with the change.
         dry_run: Show the change without making it.
@@ -138,21 +138,21 @@ async def alerts(
         options: How alerts are listed or silenced.
         connection: The database.
     """
-    rules = _check_words(action, name, options)
+    _check_words(action, name, options)
     settings = connection.settings()
     if action == "test":
         return await _test(settings, name, json=options.json)
     async with open_database(settings) as database:
         if name is None:
-            return await _list(database, rules, Thresholds.of(settings), json=options.json)
+            return await _list(database, options.rule, Thresholds.of(settings), json=options.json)
         by = local_actor(options.reason)
         if action == "unsilence":
             return await _unsilence(database, name, by, options)
         return await _silence(database, name, by, options)
 
 
-def _check_words(action: str, name: str | None, options: SilenceOptions) -> set[AlertRule]:
-    """Reject words and options that an action does not take; return the rules to list."""
+def _check_words(action: str, name: str | None, options: SilenceOptions) -> None:
+    """Reject words and options that an action does not take, and unknown rules."""
     if action == "list" and name is not None:
         raise InvalidInput(why=f"name an action: runner alerts silence {name} --until 2h")
     if action in ("silence", "unsilence") and name is None:
@@ -164,14 +164,15 @@ def _check_words(action: str, name: str | None, options: SilenceOptions) -> set[
     if (options.until is not None) != (action == "silence"):
         why = "a silence has an end: --until 2h" if action == "silence" else "--until belongs to alerts silence"
         raise InvalidInput(why=why)
-    return {rule_of(rule) for rule in options.rule}
+    for rule in options.rule:
+        rule_of(rule)
 
 
-async def _list(database: Database, rules: set[AlertRule], thresholds: Thresholds, *, json: bool) -> int:
+async def _list(database: Database, names: Sequence[str], thresholds: Thresholds, *, json: bool) -> int:
     facts = await database.read(read_facts, thresholds, local_zone())
     records = await database.read(alert_records)
     at = await database.read(clock)
-    found = [alert for alert in heard_alerts(facts) if not rules or alert.rule in rules]
+    found = [alert for alert in heard_alerts(facts) if not names or {alert.rule, alert.name} & {*names}]
     rows = [row for cause in causes(found, facts, records.silences.values()) for row in _rows(cause, records)]
     silences = list(records.silences.values())
     if json:

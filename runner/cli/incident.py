@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit
-from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, refuse_empty
 from runner.cli.output import note_model, print_json
 from runner.cli.reports import note_retention, write_report
 from runner.cli.shard_totals import ShardTotals
@@ -118,6 +118,7 @@ async def incident(
         html: A new file for the report as a page; - for standard output.
         connection: The database.
     """
+    refuse_empty({"output": output, "html": html})
     since, until = parse_period(begin, end, now(), local_zone())
     if (json, output is not None, html is not None).count(True) > 1:
         raise InvalidInput(why="choose --json, --output or --html")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from runner.cli.exit_codes import Exit, print_stderr
-from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database
+from runner.cli.options import DEFAULT_CONNECTION, Connection, open_database, refuse_empty
 from runner.cli.output import note_model, print_json, print_line, print_table, print_text
 from runner.cli.shard_totals import ShardTotals
 from runner.errors import InvalidInput
@@ -64,6 +64,7 @@ async def reports(
             - for standard output.
         connection: The database.
     """
+    refuse_empty({"html": html})
     if (json, csv, html is not None).count(True) > 1:
         raise InvalidInput(why="choose --json, --csv or --html")
     begin, last = parse_period(since, until, now(), local_zone())

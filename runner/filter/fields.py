@@ -98,11 +98,12 @@ class Field(NamedTuple):
                 return text
 
     def _read_whole(self, text: str) -> int:
-        if not _WHOLE_NUMBER.fullmatch(text):
+        number = int(text) if _WHOLE_NUMBER.fullmatch(text) else None  # others are no numbers, or too long
+        if number is None and not (text.isascii() and text.removeprefix("-").isdecimal()):
             raise InvalidInput(why=f"{self.name} must be a whole number, not {text!r}")
-        if not self.lowest <= int(text) <= self.highest:
+        if number is None or not self.lowest <= number <= self.highest:
             raise InvalidInput(why=f"{self.name} must be from {self.lowest} to {self.highest}, not {text}")
-        return int(text)
+        return number
 
 
 def _read_state(text: str) -> str:

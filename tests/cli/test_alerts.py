@@ -103,6 +103,13 @@ def test_the_list_is_limited_to_a_rule(cli: Call, store: Store) -> None:
     assert cli("alerts", "list", "--rule", "queue-late", "--rule", "tasks-dead").code == Exit.FIRING
 
 
+def test_the_list_is_limited_to_an_alert_by_its_name(cli: Call, store: Store) -> None:
+    fail_behind_a_breaker(store)
+    assert cli("alerts", "--rule", "breaker-open:other").code == Exit.OK
+    (alert,) = cli("alerts", "--rule", "breaker-open:a.b", "--json").document["alerts"]
+    assert alert["subject"] == "a.b"
+
+
 @pytest.mark.slow
 def test_a_silence_marks_its_alert_and_ends(cli: Call, store: Store) -> None:
     die(store)

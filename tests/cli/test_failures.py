@@ -74,6 +74,21 @@ def test_an_incident_is_reported_for_its_period(cli: Call, store: Store, tmp_pat
     assert cli("incident", "--from", "1h", "--to", "2h").code == Exit.BAD_INPUT
 
 
+@pytest.mark.one_database
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("incident", "--output", ""), "--output"),
+        (("incident", "--html", " "), "--html"),
+        (("reports", "--html", ""), "--html"),
+    ],
+)
+def test_a_report_into_a_file_without_a_name_is_refused(cli: Call, words: tuple[str, ...], option: str) -> None:
+    result = cli(*words)
+    assert (result.code, result.out) == (Exit.BAD_INPUT, "")
+    assert result.err == f"runner: Invalid input: {option} is empty: give it a value, or leave it out.\n"
+
+
 def test_an_incident_names_the_backlog_at_its_end_after_a_retry_of_dead_tasks(cli: Call, store: Store) -> None:
     failed(store, "mail.send", "gone", "gone", dead=True)
     assert "tasks submitted: 2, ended: 2: the backlog stayed the same." in cli("incident", "--from", "10m").out
