@@ -77,7 +77,7 @@ class EndedRunner:
 def ends_of_tasks(runners: Sequence[EndedRunner]) -> str:
     """The ends of the tasks of lost runners: `3 tasks rescued, 1 died`."""
     counts = [(sum(each.rescued for each in runners), "rescued")]
-    counts += [(sum(each.died for each in runners), "died"), (sum(each.cancelled for each in runners), "cancelled")]
+    counts += [(sum(each.died for each in runners), "died"), (sum(each.cancelled for each in runners), State.CANCELLED)]
     (first, verb), *others = [each for each in counts if each[0]] or counts[:1]
     return ", ".join([f"{count_noun(first, 'task')} {verb}", *(f"{number:,} {verb}" for number, verb in others)])
 
