@@ -333,12 +333,16 @@ def project_classes() -> Iterator[type]:
 
 
 def written_methods(kind: type) -> list[str]:
-    """The methods and properties that files of this project define in a class and its bases, overridden ones too."""
+    """The methods and properties that files of this project define in a class and its bases, overridden ones too.
+
+    A method of a protocol and the method of the class that implements it are one.
+    """
     return [
         f"{base.__name__}.{name}"
-        for base in kind.__mro__
+        for place, base in enumerate(kind.__mro__)
         for name, value in list(vars(base).items())
         if is_written(value) and name != "__annotate_func__"  # Python 3.14 makes it of annotations.
+        if not (getattr(base, "_is_protocol", False) and any(name in vars(other) for other in kind.__mro__[:place]))
     ]
 
 

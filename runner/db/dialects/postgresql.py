@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from runner.db.dialects.dialect import Dialect
 from runner.db.errors import NOT_INSERTED, is_transient
 from runner.db.schema import Tables
 from runner.db.schema.partitions import ORDER_SPACE, full_name, name_literal
@@ -95,12 +96,11 @@ GROUP BY c.oid, c.relname ORDER BY c.relname
 """
 
 
-class PostgreSQL:
+class PostgreSQL(Dialect):
     """PostgreSQL 13 and newer, over psycopg 3."""
 
     name = "postgresql"
     is_server = row_locks = row_addresses = writing_ctes = laterals = schemas = partitions = True
-    last_row_id = False
     without_bitmap_scans: tuple[str, str] | None = (
         (
             "SELECT set_config('runner.bitmapscan', current_setting('enable_bitmapscan'), true), "
@@ -148,10 +148,6 @@ class PostgreSQL:
         match = inner.lateral("candidate")
         return outer.join(match, sa.true()), match.c
 
-    def first_of_each(self, outer: sa.FromClause, inner: sa.Select[Any], row: sa.Table) -> tuple[sa.FromClause, Any]:
-        """Run the selection once for each outer row."""
-        return self.for_each(outer, inner, row)
-
     def one_by_one(
         self, batch: sa.FromClause, table: sa.Table, same: Any, compared: Sequence[str] = ()
     ) -> tuple[sa.FromClause, Any]:
@@ -166,10 +162,6 @@ class PostgreSQL:
     def position(self, moment: datetime) -> Any:
         """Microseconds since 1970."""
         return (moment - EARLIEST) // timedelta(microseconds=1)
-
-    def instant(self, value: Any) -> Any:
-        """Times need no conversion."""
-        return value
 
     def announcing(self, insert: Any, tables: Tables) -> Any:
         """NOTIFY in the same statement, in a CTE that runs once instead of once per row."""
@@ -191,10 +183,6 @@ class PostgreSQL:
             sa.select(sa.func.pg_notify(channel(tables), "").label("sent")).cte("notice").prefix_with("MATERIALIZED")
         )
         return sa.select(new.c.id).select_from(new.join(notice, notice.c.sent.is_not(None)))
-
-    def announcement(self, table: sa.Table) -> sa.Update | None:  # noqa: ARG002 - the other database needs it
-        """Not needed: the statement itself notifies."""
-        return None
 
     def insert(self, table: sa.Table) -> Any:
         """The insert of this dialect."""

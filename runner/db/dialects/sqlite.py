@@ -6,14 +6,14 @@ SQLAlchemy's own dialect is imported where it is used, since most processes need
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
 
+from runner.db.dialects.dialect import Dialect
 from runner.db.schema import Tables
 from runner.db.types import instant_to_text
 
@@ -24,19 +24,15 @@ FROM pragma_page_count, pragma_page_size, pragma_freelist_count
 """
 
 
-class SQLite:
+class SQLite(Dialect):
     """SQLite 3.35 and newer, over aiosqlite."""
 
     name = "sqlite"
-    is_server = row_locks = row_addresses = writing_ctes = laterals = schemas = partitions = False
     last_row_id = True
-    without_bitmap_scans: tuple[str, str] | None = None
     # A deferred transaction takes the write lock at its first write. If another program has committed since its first
     # read, it fails at once (SQLITE_BUSY_SNAPSHOT), whatever the busy timeout; with the driver's own BEGIN, which comes
     # after the reads, the update of the other program is lost.
     begin = "BEGIN IMMEDIATE"
-    begin_reading: str | None = None
-    unprepared: Mapping[str, Any] = MappingProxyType({})
 
     @cached_property
     def by_position(self) -> sa.Dialect:
@@ -44,22 +40,6 @@ class SQLite:
         from sqlalchemy.dialects.sqlite import pysqlite
 
         return pysqlite.dialect()
-
-    async def fetch_all(self, connection: Any, statements: Sequence[tuple[str, Any]]) -> list[list[Any]]:
-        """One after the other."""
-        return [await self.fetch(connection, *statement) for statement in statements]
-
-    def whole(self, connection: Any) -> AbstractAsyncContextManager[None]:  # noqa: ARG002 - the other database needs it
-        """Nothing: the connections for single statements only read a file."""
-        return nullcontext()
-
-    def commit_next(self, connection: Any) -> bool:  # noqa: ARG002 - the other database needs it
-        """The commit of a file takes no round trip."""
-        return False
-
-    async def await_locks(self, connection: Any, sql: str, arguments: Any, timeout: str) -> bool:  # noqa: ARG002 - the other database needs them
-        """A writing transaction has the only lock."""
-        return True
 
     def cursor_by_position(self, connection: Any) -> Any:
         """Any cursor."""
@@ -111,14 +91,6 @@ class SQLite:
         """Times are sent as the text in which they are stored."""
         return instant_to_text(value) if isinstance(value, datetime) else value
 
-    def announcing(self, insert: Any, tables: Tables) -> Any:  # noqa: ARG002 - the other database needs them
-        """No change: a new row moves the sequence of the tasks, which runners compare."""
-        return insert
-
-    def inserting_all(self, insert: Any, tables: Tables, *, notify: bool) -> Any:  # noqa: ARG002
-        """No change: the caller compares the ids before it commits."""
-        return insert
-
     def announcement(self, table: sa.Table) -> sa.Update | None:
         """Skip an id of the table: runners compare its sequence, which an update does not move."""
         sequence = sa.table("sqlite_sequence", sa.column("name", sa.Text), sa.column("seq", sa.BigInteger))
@@ -159,10 +131,6 @@ class SQLite:
         """SQLite has no logins and no standbys: write access to the file permits everything."""
         return {"intervenes": sa.true(), "follows": sa.false(), "closed": sa.false(), "reads_audit": sa.true()}
 
-    def staleness(self) -> sa.ColumnElement[Any]:
-        """SQLite has no standbys."""
-        return sa.null()
-
     def vitals(self, tables: Tables) -> Mapping[str, sa.Executable]:  # noqa: ARG002 - the other database needs them
         """The size of the file."""
         return {"version": sa.text("SELECT sqlite_version()"), "size": sa.text(_PAGES)}
@@ -170,34 +138,6 @@ class SQLite:
     async def fetch(self, connection: Any, sql: str, arguments: Any) -> list[Any]:
         """Use a single call to the connection's thread: each call costs as much as a small statement."""
         return list(await connection.execute_fetchall(sql, arguments))
-
-    def keep_plans_in_thread(self, connection: Any) -> bool:  # noqa: ARG002 - the other database needs it
-        """Not needed: the driver keeps the statements that it compiled."""
-        return False
-
-    async def keep_plans(self, connection: Any) -> bool:  # noqa: ARG002 - the other database needs it
-        """Not needed: the driver keeps the statements that it compiled."""
-        return False
-
-    def along_indexes(self) -> str | None:
-        """Not needed: SQLite uses the index with the right order."""
-        return None
-
-    def pause_limit(self) -> sa.ColumnElement[Any]:
-        """Not possible: the lock belongs to the process, and ends with it."""
-        return sa.null()
-
-    def lock_limit(self, limit: str) -> sa.ColumnElement[bool]:  # noqa: ARG002 - the other database needs it
-        """Not needed: a transaction that writes has the lock of the file."""
-        return sa.true()
-
-    def readers_ended(self, table: sa.Table, seconds: float) -> sa.Executable | None:  # noqa: ARG002 - the other database needs them
-        """Not needed: no claim runs beside this transaction."""
-        return None
-
-    def order_lock(self, table: sa.Table) -> sa.Executable | None:  # noqa: ARG002 - the other database needs it
-        """Not needed: no submit commits beside this transaction."""
-        return None
 
     def readable_time(self, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """Times are text, and any text can be fetched."""
