@@ -38,7 +38,7 @@ PROGRAMS = {"console": CONSOLE, "verb": VERB}
 
 LATER = {
     *("sqlalchemy.orm", "tomllib", "alembic", "apscheduler"),
-    *("runner.engine", "runner.handlers", "runner.db.schema.storage", "runner.policy.retry", "runner.store.validation"),
+    *("runner.engine", "runner.handlers", "runner.policy.retry", "runner.store.validation"),
     *("runner.operations.bulk", "runner.operations.sql_export", "runner.operations.undo", "runner.db.sql_text"),
     *("runner.queries.task", "runner.queries.why"),
     *("tasktui.dialogs", "tasktui.screens.tasks", "tasktui.actions.perform"),

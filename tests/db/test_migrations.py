@@ -22,7 +22,6 @@ from runner.db.migrations import apply, revisions
 from runner.db.migrations.apply import ensure, sql, statements, upgrade
 from runner.db.migrations.context import steps
 from runner.db.migrations.revisions import HEAD, REVISIONS, StoredRevision, check, current_revision
-from runner.db.schema.storage import storage_metadata
 from runner.errors import (
     ConfigurationError,
     DatabaseRefused,
@@ -33,6 +32,7 @@ from runner.errors import (
     SchemaVersionMissing,
 )
 from tests.conftest import on_postgresql, on_sqlite
+from tests.db.storage import storage_metadata
 from tests.programs import CONTEXT
 from tests.releases import NEXT, OUT_OF_DATE, install_next
 from tests.store.rows import until_locked

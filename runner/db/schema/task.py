@@ -32,11 +32,6 @@ def is_state(column: sa.ColumnElement[str], *states: State) -> sa.ColumnElement[
     return column.in_([state_literal(state) for state in states])
 
 
-def state_list(*states: State) -> str:
-    """Return states as a SQL list."""
-    return ", ".join(repr(state.value) for state in states)
-
-
 Condition: TypeAlias = sa.ColumnElement[bool]
 
 

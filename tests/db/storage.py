@@ -1,17 +1,14 @@
-"""Storage of the tables, as data: indexes, partitions and options of each database.
-
-Only creating and comparing tables needs it. Statements do not, and naming database options makes SQLAlchemy load that
-database's dialect, so it is a module of its own.
-"""
+"""The storage that the migrations have to create: indexes, partitions and options of each database."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
 
-from runner.db.schema import NO_BIN, Tables, partitions, records
+from runner.db.schema import NO_BIN, Tables, records
+from runner.db.schema.partitions import BEYOND, ORDER_SPACE, OTHERS, SUCCEEDED, WIDTH, full_name, range_name
 from runner.db.schema.task import is_state, runs_with_order_key, state_literal, waits_with_tenant
-from runner.model.task import State
+from runner.model.task import FINAL, State
 
 LIVE = {
     # Every claim writes a new row version: leave room for it on the page, and vacuum early and often.
@@ -32,13 +29,13 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
     """
     tables = Tables(prefix, schema)
     _set_parameters(tables.task, LIVE)
-    partitions.mark_ordered_submits(tables.task)
+    _execute_after_create(tables.task, *_ordered_submit_marks(tables.task))
     _set_parameters(tables.unique, {"fillfactor": 90})
-    tables.history.dialect_options["postgresql"]["partition_by"] = partitions.PARTITION_BY
+    tables.history.dialect_options["postgresql"]["partition_by"] = "LIST (state)"
     counted = (tables.task, tables.dependency, tables.workflow, tables.runner, tables.audit, tables.signal)
     for table in counted:
         table.dialect_options["sqlite"]["autoincrement"] = True
-    partitions.create_with(tables.history)
+    _execute_after_create(tables.history, *_partitions(tables.history))
     _index_live(tables.task)
     _index_past(tables.history, tables.attempt)
     _index_open(tables.dependency)
@@ -52,8 +49,43 @@ def storage_metadata(prefix: str = "", schema: str | None = None) -> sa.MetaData
 
 def _set_parameters(table: sa.Table, parameters: Mapping[str, float]) -> None:
     values = ", ".join(f"{name}={value}" for name, value in parameters.items())
-    ddl = sa.DDL(f"ALTER TABLE %(fullname)s SET ({values})")  # type: ignore[no-untyped-call]
-    sa.event.listen(table, "after_create", ddl.execute_if(dialect="postgresql"))
+    _execute_after_create(table, f"ALTER TABLE %(fullname)s SET ({values})")
+
+
+def _execute_after_create(table: sa.Table, *statements: str) -> None:
+    for statement in statements:
+        ddl = sa.DDL(statement)  # type: ignore[no-untyped-call]
+        sa.event.listen(table, "after_create", ddl.execute_if(dialect="postgresql"))
+
+
+def _state_list(*states: State) -> str:
+    """Return states as a SQL list."""
+    return ", ".join(repr(state.value) for state in states)
+
+
+def _partitions(history: sa.Table) -> list[str]:
+    """Return the statements that create the partitions of a new history."""
+    whole, succeeded, others, beyond, first = (
+        full_name(history, part) for part in ("", SUCCEEDED, OTHERS, BEYOND, range_name(1))
+    )
+    other_states = _state_list(*(state for state in FINAL if state is not State.SUCCEEDED))
+    values = f"FOR VALUES IN ({_state_list(State.SUCCEEDED)}) PARTITION BY RANGE (id)"
+    return [
+        f"CREATE TABLE {others} PARTITION OF {whole} (PRIMARY KEY (id)) FOR VALUES IN ({other_states})",
+        f"CREATE TABLE {succeeded} PARTITION OF {whole} (PRIMARY KEY (id)) {values}",
+        f"CREATE TABLE {beyond} PARTITION OF {succeeded} DEFAULT",
+        f"CREATE TABLE {first} PARTITION OF {succeeded} FOR VALUES FROM (1) TO ({1 + WIDTH})",
+    ]
+
+
+def _ordered_submit_marks(task: sa.Table) -> list[str]:
+    """Return the statements that mark the commits of tasks with an order key."""
+    function, table = full_name(task, "in_order_commit"), full_name(task)
+    lock = f"PERFORM pg_advisory_xact_lock_shared({ORDER_SPACE}, CAST(TG_RELID AS integer))"
+    body = f"RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {lock}; RETURN NULL; END $$"
+    rows = "FOR EACH ROW WHEN (NEW.order_key IS NOT NULL)"
+    trigger = f"CREATE CONSTRAINT TRIGGER in_order_commit AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED {rows}"
+    return [f"CREATE OR REPLACE FUNCTION {function}() {body}", f"{trigger} EXECUTE FUNCTION {function}()"]
 
 
 def _index(
