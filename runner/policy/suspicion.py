@@ -17,18 +17,17 @@ along in a group of 16, at most 3 in a group of 4, and none alone. So there are 
 
     R = (ceil(n / w1) + 2c) + (ceil(w1 * c / w2) + c) + (w2 - 1 + a) * c    with w1 = min(16, k) and w2 = min(4, k)
 
-rounds, where a is the number of attempts of a killer. A round that loses no runner takes at most the proof time, or the
-time of its slowest task where that is less.
-A round that loses its runner takes in addition the time until its tasks are rescued. An innocent that runs no longer
-than the proof time loses at most four attempts to a killer: two before it is a suspect, one in a group of 16, one in a
-group of 4; its last attempt is run alone.
+rounds, where a is the number of attempts of a killer; tests/policy/suspicion_bounds.py computes it. A round that loses
+no runner takes at most the proof time, or the time of its slowest task where that is less. A round that loses its
+runner takes in addition the time until its tasks are rescued. An innocent that runs no longer than the proof time loses
+at most four attempts to a killer: two before it is a suspect, one in a group of 16, one in a group of 4; its last
+attempt is run alone.
 
 The limit. A task that kills its runner after the proof time can take suspects along that started beside it later. The
 proof time of a task that runs alone is therefore one whole lease, and that of a group is one heartbeat interval.
 """
 
-from collections.abc import Iterable, Mapping
-from math import ceil
+from collections.abc import Iterable
 from typing import NamedTuple
 
 WIDTHS = (16, 4, 1)
@@ -147,32 +146,3 @@ def more(unproven: Iterable[Suspect], width: int, room: int) -> Ask:
     """
     widths = [suspect.width for suspect in unproven]
     return Ask(max(0, min(room, min([width, *widths]) - len(widths))), width, width)
-
-
-def rounds(innocents: int, killers: int = 0, slots: int = WIDTHS[0], attempts: int = 5) -> int:
-    """Maximum number of rounds after which one runner has started all of its suspects.
-
-    Args:
-        innocents: tasks that end well, none of them before its last attempt.
-        killers: tasks that kill their runner each time.
-        slots: of the runner.
-    """
-    wide, narrow = min(WIDTHS[0], slots), min(WIDTHS[1], slots)
-    return (
-        (ceil(innocents / wide) + 2 * killers)
-        + (ceil(wide * killers / narrow) + killers)
-        + (narrow - 1 + attempts) * killers
-    )
-
-
-def seconds(suspects: Mapping[int, int], slots: int, proof: Proof, longest: float) -> float:
-    """The longest time in which one runner has started all of its suspects when no more runners are lost.
-
-    Args:
-        suspects: how many there are of each width.
-        slots: of the runner; a slot is free again after `longest`.
-        proof: the times after which suspects make room.
-        longest: seconds that the slowest of them runs.
-    """
-    groups = sum(ceil(n / min(width, slots)) * min(longest, proof.of(width)) for width, n in suspects.items() if n)
-    return groups + ceil(sum(suspects.values()) / slots) * longest

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from runner.engine.lease.rescue_loop import MAX_RESCUE_PAUSE
 from runner.engine.runner import RESCUE_EVERY
-from runner.policy.suspicion import Proof, is_suspect, seconds, width
+from runner.policy.suspicion import Proof, is_suspect, width
 from tests.chaos.dump import Attempt, Dump
 from tests.chaos.evidence import FAULTS, RUNNER_LOST, Evidence, Violation, run_of
 from tests.chaos.journal import Event
+from tests.policy.suspicion_bounds import seconds
 
 
 class Recovery(NamedTuple):

@@ -15,10 +15,9 @@ from runner.policy.suspicion import (
     first,
     is_suspect,
     more,
-    rounds,
-    seconds,
     width,
 )
+from tests.policy.suspicion_bounds import rounds, seconds
 
 PROOF = Proof(group=3.0, alone=15.0)
 attempts = st.integers(1, 30)
