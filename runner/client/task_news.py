@@ -34,11 +34,9 @@ class Hearer(Protocol):
     @property
     def watched(self) -> list[int]:
         """The tasks that callers wait for."""
-        ...
 
     def hear(self, ids: Iterable[int] | None) -> None:
         """Look at tasks that have changed, or at all."""
-        ...
 
 
 class TaskNews:

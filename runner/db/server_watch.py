@@ -133,20 +133,16 @@ class Watched(Protocol):
     @property
     def descriptor(self) -> int:
         """The descriptor of the socket; -1 if it is closed."""
-        ...
 
     @property
     def process(self) -> int:
         """The process of the server."""
-        ...
 
     def cancel_request(self) -> Callable[[float], None]:
         """Return a function that cancels the statement; its argument is the maximum wait in seconds."""
-        ...
 
     def question(self) -> Callable[[], str | None]:
         """Return a function that asks the server about the statement, and returns a fault or None."""
-        ...
 
 
 class ServerWatch:

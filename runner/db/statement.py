@@ -108,17 +108,14 @@ class Frame(Protocol):
     @property
     def tables(self) -> Tables:
         """The tables of the installation."""
-        ...
 
     @property
     def dialect(self) -> Dialect:
         """The dialect of the database."""
-        ...
 
     @property
     def driver(self) -> sa.Dialect:
         """The dialect for compiling statements."""
-        ...
 
 
 class StatementFrame(NamedTuple):

@@ -19,8 +19,6 @@ from runner.urls import parse_url
 
 log = logging.getLogger("runner.probes")
 
-MINUTE = timedelta(minutes=1)
-
 COMPLETE = timedelta(seconds=30)
 """The time after the end of a minute at which runners have written its times."""
 

@@ -48,23 +48,18 @@ class Notes(Protocol):
 
     async def save(self, state: Any) -> None:
         """Store a checkpoint."""
-        ...
 
     def keep(self, state: Any) -> None:
         """Set the state that the runner stores later."""
-        ...
 
     def progress(self, done: float, total: float | None, unit: str) -> None:
         """Set the progress."""
-        ...
 
     def line(self, level: int, text: str) -> None:
         """Add a line to the log."""
-        ...
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, None]]) -> Future[None]:
         """Run a coroutine function on the runner's loop, from a thread."""
-        ...
 
 
 class KeptNotes(Notes, Protocol):
@@ -74,11 +69,9 @@ class KeptNotes(Notes, Protocol):
 
     async def load(self) -> None:
         """Read the last checkpoint."""
-        ...
 
     async def save_kept(self) -> None:
         """Store the kept state."""
-        ...
 
 
 class MemoryNotes:
@@ -168,11 +161,9 @@ class AttemptControl(Protocol):
 
     def set_headers(self, headers: Mapping[str, str]) -> None:
         """Replace the headers of the task for the rest of this attempt and for later ones."""
-        ...
 
     def after_settle(self, function: "Callable[[AttemptEnd], object]") -> None:
         """Call a function when the end of the attempt is written."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

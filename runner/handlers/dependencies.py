@@ -250,15 +250,12 @@ class ParentResults(Protocol):
 
     async def read(self) -> list[Any]:
         """Return the result of each parent, or the error in its place, in the order of the dependencies."""
-        ...
 
     async def headers(self, limit: int) -> list[Mapping[str, str]]:
         """Return the headers of the parents that are stored, in the order of the dependencies."""
-        ...
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, list[Any]]]) -> Future[list[Any]]:
         """Run a coroutine function on the runner's loop, from a thread."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

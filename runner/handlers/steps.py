@@ -81,7 +81,6 @@ class SignalWait(Protocol):
 
     def result(self) -> Signal | None:
         """Return the signal, in a plain function; None after the timeout."""
-        ...
 
 
 class TaskCall(Protocol[R_co]):
@@ -91,7 +90,6 @@ class TaskCall(Protocol[R_co]):
 
     def result(self) -> R_co:
         """Return the result of the child, in a plain function."""
-        ...
 
 
 class StepCall(NamedTuple):
@@ -110,19 +108,15 @@ class OwnSteps(Protocol):
 
     def step(self, call: StepCall, /) -> Any:
         """Run a function once, and return its stored result in later attempts."""
-        ...
 
     def sleep(self, delay: Delay, name: str | None, /) -> Awaitable[None]:
         """End the attempt until a time has passed."""
-        ...
 
     def wait_for(self, name: str, timeout: Delay | None, /) -> SignalWait:
         """End the attempt until a signal arrives."""
-        ...
 
     def call(self, name: str, task: NewTask, /) -> TaskCall[Any]:
         """Submit a task once, and end the attempt until it has ended."""
-        ...
 
 
 class StepStore(Protocol):
@@ -130,15 +124,12 @@ class StepStore(Protocol):
 
     async def load(self) -> list[StoredStep]:
         """Read the steps of the task."""
-        ...
 
     async def save(self, write: StepWrite) -> None:
         """Store a step."""
-        ...
 
     async def receive(self, wait: StepWrite, timed_out: bool) -> StepWrite:
         """Take the signal that a wait is for, or store the wait; return it as it is stored."""
-        ...
 
     async def call(self, call: StepWrite, task: NewTask, child: int | None) -> tuple[int, Any, bool]:
         """Submit a child, unless it has an id, and read its end.
@@ -147,15 +138,12 @@ class StepStore(Protocol):
             Its id; its TaskResult, or None while it is live; and whether the steps of the task may contain its end:
             they do not if only the child is encrypted.
         """
-        ...
 
     def transaction(self, write: Callable[[Any], StepWrite], /) -> "OwnTransaction":
         """Open a transaction whose commit stores a step; `write` makes it of the transaction's `result`."""
-        ...
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> "Future[T]":
         """Run a coroutine function on the event loop, from a thread."""
-        ...
 
 
 class MemorySteps:

@@ -51,7 +51,6 @@ class Rule(Protocol):
     @property
     def delay(self) -> timedelta | None:
         """The delay from the end of one run to the next tick; None if the ticks do not depend on runs."""
-        ...
 
     def next(self, after: datetime) -> datetime | None:
         """Return the first tick after a time, in UTC; None if there is none.
@@ -59,7 +58,6 @@ class Rule(Protocol):
         Args:
             after: an aware time. For a rule with a delay it is the end of the last run.
         """
-        ...
 
 
 @dataclass(frozen=True)

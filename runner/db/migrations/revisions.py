@@ -37,11 +37,9 @@ class Installation(Protocol):
 
     def reading(self) -> AbstractAsyncContextManager[MigrationTransaction]:
         """Open a read-only transaction."""
-        ...
 
     async def write(self, verb: Callable[[MigrationTransaction], Awaitable[T]]) -> T:
         """Run `verb` in a transaction, and again if it conflicts with another one."""
-        ...
 
 
 def version_table(prefix: str) -> str:
