@@ -7,7 +7,6 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
 from runner.db.errors import locks_refused
-from runner.db.lock_limits import ATTEMPT_LOCKS
 from runner.db.schema import Tables, state_literal
 from runner.db.statement import Prepared
 from runner.db.transaction import Transaction
@@ -16,8 +15,7 @@ from runner.errors import InvalidStep
 from runner.model.step import StepWrite
 from runner.model.task import MOVES, NewTask, SubmitResult
 from runner.store.dependencies.cycles import dependents_below
-from runner.store.notes import has_fence
-from runner.store.steps import StepOwner, saving
+from runner.store.steps import StepOwner, lock_of, saving
 from runner.store.submit import submit_with_result
 
 
@@ -41,7 +39,7 @@ async def submit_child(
         RowLocked: another transaction locks the row of the task; nothing was changed.
     """
     with locks_refused():
-        rows = await tx.run(_lock(tx.tables, tx.driver), owner._asdict())
+        rows = await tx.run(lock_of(tx.tables, tx.driver), owner._asdict())
         if not rows:
             return None
         if task.workflow is None:
@@ -81,13 +79,6 @@ async def block_callers(tx: Transaction, children: Mapping[int, Sequence[int]]) 
     live = await tx.run(reopening, parameters | tx.dialect.parameters("children", {"id": ids}))
     if callers := sorted({row[0] for row in live}):
         await tx.run(blocking, tx.dialect.parameters("callers", {"id": callers}))
-
-
-@lru_cache
-def _lock(tables: Tables, driver: sa.Dialect) -> Prepared:
-    limit = DIALECTS[driver.name].lock_limit(ATTEMPT_LOCKS)
-    columns = (tables.task.c.id, tables.task.c.workflow)
-    return Prepared(sa.select(*columns).where(has_fence(tables), limit).with_for_update(), driver)
 
 
 @lru_cache

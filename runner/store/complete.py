@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from runner.db.schema import Tables
 from runner.db.statement import Frame, Prepared, Step, Steps
 from runner.store.history import FinishedTask, Success, reused_id, success_steps
+from runner.store.notes import has_fence
 
 
 def complete_steps(frame: Frame, holder: int, ending: FinishedTask, part: int = 0) -> Steps[bool]:
@@ -22,7 +23,7 @@ def complete_steps(frame: Frame, holder: int, ending: FinishedTask, part: int = 
         False if the task no longer belongs to this runner; the transaction must not commit then.
     """
     lock, find_earlier = _statements(frame.tables, frame.driver)
-    if not (yield Step(lock, {"task_id": ending.id, "given_fence": ending.fence, "holder": holder})):
+    if not (yield Step(lock, {"task_id": ending.id, "fence": ending.fence, "holder": holder})):
         return False
     if (yield Step(find_earlier, {"task_id": ending.id})):
         raise reused_id(ending.id)
@@ -34,8 +35,5 @@ def complete_steps(frame: Frame, holder: int, ending: FinishedTask, part: int = 
 def _statements(tables: Tables, driver: sa.Dialect) -> tuple[Prepared, Prepared]:
     task, history = tables.task, tables.history
     task_id = sa.bindparam("task_id", type_=sa.BigInteger)
-    has_fence = (task.c.fence == sa.bindparam("given_fence", type_=sa.BigInteger)) & (
-        task.c.runner_id == sa.bindparam("holder", type_=sa.BigInteger)
-    )
-    lock = sa.select(task.c.id).where((task.c.id == task_id) & has_fence).with_for_update()
+    lock = sa.select(task.c.id).where(has_fence(tables)).with_for_update()
     return Prepared(lock, driver), Prepared(sa.select(history.c.id).where(history.c.id == task_id), driver)

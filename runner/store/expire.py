@@ -117,9 +117,4 @@ def _is_unbound(tables: Tables) -> Condition:
 
 @lru_cache
 def _any_overdue(tables: Tables, driver: sa.Dialect) -> Prepared:
-    return Prepared(any_overdue_statement(tables), driver)
-
-
-def any_overdue_statement(tables: Tables) -> sa.Select[bool, bool]:
-    """The statement of `any_overdue`."""
-    return sa.select(sa.exists().where(_is_expired(tables)), sa.exists().where(_is_unbound(tables)))
+    return Prepared(sa.select(sa.exists().where(_is_expired(tables)), sa.exists().where(_is_unbound(tables))), driver)

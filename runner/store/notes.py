@@ -98,13 +98,12 @@ async def save_checkpoint(tx: Transaction, holder: int, checkpoint: Checkpoint) 
     with locks_refused():
         if not await tx.run(_insertion(tx.tables, tx.driver), parameters):
             return False
-    task, table = tx.tables.task, tx.tables.checkpoint
     if checkpoint.number > KEPT_CHECKPOINTS:
+        table = tx.tables.checkpoint
         old = table.c.number <= checkpoint.number - KEPT_CHECKPOINTS
         await tx.execute(sa.delete(table).where(table.c.task_id == checkpoint.task_id, old))
     if checkpoint.fence > 1:
-        interrupted = (task.c.id == checkpoint.task_id) & (task.c.interruptions > 0)
-        await tx.execute(sa.update(task).where(interrupted).values(interruptions=0))
+        await tx.run(progressed(tx.tables, tx.driver), {"task_id": checkpoint.task_id})
     return True
 
 
@@ -145,6 +144,14 @@ def has_fence(tables: Tables) -> sa.ColumnElement[bool]:
         & (task.runner_id == sa.bindparam("holder", type_=sa.BigInteger))
     )
     return condition
+
+
+@lru_cache
+def progressed(tables: Tables, driver: sa.Dialect) -> Prepared:
+    """Forget the interruptions of a task before an attempt that has stored a state."""
+    task = tables.task
+    interrupted = (task.c.id == sa.bindparam("task_id", type_=sa.BigInteger)) & (task.c.interruptions > 0)
+    return Prepared(sa.update(task).where(interrupted).values(interruptions=0), driver)
 
 
 @needs(Needs.PREPARED)

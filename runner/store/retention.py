@@ -197,6 +197,10 @@ LATE_ROWS = timedelta(minutes=1)
 """Time before the end of a look that the next look reads again: the commit of a settle follows its statement."""
 
 
+Records: TypeAlias = Literal["minute", "ended_runner", "tick", "workflow"]
+"""The tables of old records that no task owns. A workflow is old when none of its tasks is left."""
+
+
 def retention_of(settings: Settings) -> Retention:
     """Return the retention that the settings contain."""
     ages = {
@@ -244,14 +248,20 @@ async def prune(
             passed |= {} if upto is None else {group: upto}
     if not records and sum(tasks.values()) >= limit:
         return Pruned(tasks, more=True, reached=passed)
-    minutes = 0 if statistics is None else await prune_records(tx, "minute", statistics, limit)
-    runners = 0 if statistics is None else await prune_records(tx, "ended_runner", statistics, limit)
+    rows = {
+        name: await prune_records(tx, name, age, limit) for name, age in _record_ages(retention, statistics).items()
+    }
     keys = await forget_expired(tx, limit)
-    ages = retention.states.values()
-    ticks = await prune_records(tx, "tick", max(ages), limit) if ages else 0
-    workflows = await prune_records(tx, "workflow", max(ages), limit) if ages else 0
-    more = limit <= max(sum(tasks.values()), minutes, runners, keys, ticks, workflows)
-    return Pruned(tasks, minutes, more, keys, reached=passed)
+    more = limit <= max(sum(tasks.values()), keys, *rows.values())
+    return Pruned(tasks, rows.get("minute", 0), more, keys, reached=passed)
+
+
+def _record_ages(retention: Retention, statistics: timedelta | None) -> "dict[Records, timedelta]":
+    """The age from which each kind of records is deleted; the others are kept."""
+    ages: dict[Records, timedelta] = {} if statistics is None else dict.fromkeys(("minute", "ended_runner"), statistics)
+    if retention.states:
+        ages |= dict.fromkeys(("tick", "workflow"), max(retention.states.values()))
+    return ages
 
 
 async def _prune_group(
@@ -365,10 +375,6 @@ async def _prunable(
     end = history.c.finished_at
     columns = (history.c.id, history.c.handler, history.c.unique_key, end)
     return sa.select(*columns).where(*conditions).order_by(end if group.queues else end.desc()).limit(limit)
-
-
-Records: TypeAlias = Literal["minute", "ended_runner", "tick", "workflow"]
-"""The tables of old records that no task owns. A workflow is old when none of its tasks is left."""
 
 
 async def prune_records(
@@ -504,19 +510,14 @@ async def _prune_in_parts(
         await write_in_halves(list(found), write, refuse)
         tasks[group.state] = tasks.get(group.state, 0) + deleted
         more = more or (len(found) == CHUNK and (deleted > 0 or len(spared) > spared_before))
-    minutes = 0
-    if statistics is not None:
-        minutes = await _prune_records_in_parts(database, "minute", statistics)
-        await _prune_records_in_parts(database, "ended_runner", statistics)
-    if retention.states:
-        await _prune_records_in_parts(database, "tick", max(retention.states.values()))
-        await _prune_records_in_parts(database, "workflow", max(retention.states.values()))
+    ages = _record_ages(retention, statistics)
+    rows = {name: await _prune_records_in_parts(database, name, age) for name, age in ages.items()}
     try:
         keys = await database.write(forget_expired, CHUNK)
     except StoreError as error:
         _log_refused("unique keys", row_fault(error) or _raised(error))
         keys = 0
-    return Pruned(tasks, minutes, more, keys)
+    return Pruned(tasks, rows.get("minute", 0), more, keys)
 
 
 async def _prune_records_in_parts(database: Database, name: Records, age: timedelta) -> int:

@@ -11,7 +11,6 @@ import sqlalchemy as sa
 
 from runner.db.dialects import DIALECTS
 from runner.db.errors import locks_refused
-from runner.db.lock_limits import ATTEMPT_LOCKS
 from runner.db.needs import Needs, needs
 from runner.db.schema import Tables, is_state, state_literal
 from runner.db.statement import Prepared
@@ -21,8 +20,7 @@ from runner.model.step import StepWrite
 from runner.model.task import MOVES, State
 from runner.policy.selection import among
 from runner.store.dependencies.parents import is_calling
-from runner.store.notes import has_fence
-from runner.store.steps import StepOwner, saving
+from runner.store.steps import StepOwner, lock_of, saving
 
 CHUNK = 1_000
 """Maximum number of signals per transaction."""
@@ -47,7 +45,7 @@ async def receive(tx: Transaction, owner: StepOwner, wait: StepWrite, *, timed_o
     """
     values = owner._asdict()
     with locks_refused():
-        if not await tx.run(_lock(tx.tables, tx.driver), values):
+        if not await tx.run(lock_of(tx.tables, tx.driver), values):
             return False, wait
         found = await tx.run(_oldest(tx.tables, tx.driver), {"task_id": owner.task_id, "signal": wait.signal})
         if found:
@@ -68,12 +66,6 @@ def _received(payload: Any, sent_at: Any, actor: Any) -> dict[str, Any]:
         moment = sent_at if isinstance(sent_at, datetime) else instant_from_text(str(sent_at))
         values["sent_at"] = moment.astimezone(UTC).isoformat()
     return values
-
-
-@lru_cache
-def _lock(tables: Tables, driver: sa.Dialect) -> Prepared:
-    limit = DIALECTS[driver.name].lock_limit(ATTEMPT_LOCKS)
-    return Prepared(sa.select(tables.task.c.id).where(has_fence(tables), limit).with_for_update(), driver)
 
 
 @lru_cache

@@ -15,7 +15,7 @@ from runner.db.transaction import Transaction
 from runner.db.types import NO_JOIN, JsonText, db_later, db_now, seconds_until
 from runner.model.step import StepKind, StepWrite, StoredStep
 from runner.model.text_limits import ERROR_LIMIT, to_storable
-from runner.store.notes import has_fence
+from runner.store.notes import has_fence, progressed
 
 
 class StepOwner(NamedTuple):
@@ -52,6 +52,14 @@ def _load(tables: Tables, driver: sa.Dialect) -> Prepared:
     return Prepared(statement.where(step.task_id == sa.bindparam("task_id", type_=sa.BigInteger)), driver)
 
 
+@lru_cache
+def lock_of(tables: Tables, driver: sa.Dialect) -> Prepared:
+    """Lock the row of the task of a step if the runner still holds it, and return its id and workflow."""
+    limit = DIALECTS[driver.name].lock_limit(ATTEMPT_LOCKS)
+    columns = (tables.task.c.id, tables.task.c.workflow)
+    return Prepared(sa.select(*columns).where(has_fence(tables), limit).with_for_update(), driver)
+
+
 @needs(Needs.PREPARED)
 async def save_step(tx: Transaction, owner: StepOwner, write: StepWrite) -> bool:
     """Store a step if the runner still holds the task.
@@ -76,7 +84,7 @@ def saving(frame: Frame, owner: StepOwner, write: StepWrite, *, waits: bool) -> 
     if not (yield Step(_insertion(frame.tables, frame.driver, waits=waits), values)):
         return False
     if owner.progressed and owner.fence > 1:
-        yield Step(_progressed(frame.tables, frame.driver), {"task_id": owner.task_id})
+        yield Step(progressed(frame.tables, frame.driver), {"task_id": owner.task_id})
     return True
 
 
@@ -127,13 +135,6 @@ def _insertion(tables: Tables, driver: sa.Dialect, *, waits: bool) -> Prepared:
         where=table.c.done_at.is_(None) | (table.c.fence == insert.excluded.fence),
     )
     return Prepared(statement.returning(table.c.name), driver)
-
-
-@lru_cache
-def _progressed(tables: Tables, driver: sa.Dialect) -> Prepared:
-    task = tables.task
-    interrupted = (task.c.id == sa.bindparam("task_id", type_=sa.BigInteger)) & (task.c.interruptions > 0)
-    return Prepared(sa.update(task).where(interrupted).values(interruptions=0), driver)
 
 
 def is_suspended(task_id: Any, tables: Tables) -> sa.ColumnElement[bool]:

@@ -63,18 +63,13 @@ async def prepare_next_due(tx: Transaction, who: Claimant) -> None:
 def _prepared(
     tables: Tables, driver: sa.Dialect, order: ClaimOrder, selection: tuple[str, ...], *, one_lane: bool
 ) -> Prepared:
-    return Prepared(next_due_statement(tables, DIALECTS[driver.name], order, selection, one_lane=one_lane), driver)
-
-
-def next_due_statement(
-    tables: Tables, dialect: Dialect, order: ClaimOrder, selection: tuple[str, ...], *, one_lane: bool
-) -> sa.CompoundSelect[Any]:
-    """Return the statement: a row per claimed task behind a null, and a last row with the seconds and nulls."""
-    names = OF_ROW if one_lane else Claimed._fields
+    """A row per claimed task behind a null, and a last row with the seconds and nulls."""
+    dialect, names = DIALECTS[driver.name], OF_ROW if one_lane else Claimed._fields
     claim, lane = claim_with_lanes(tables, dialect, "lane" if one_lane else "lanes", order, selection, named=True)
     claimed = claim.cte("claimed")
     tasks = sa.select(sa.cast(sa.null(), sa.Float), *(claimed.c[name] for name in names))
-    return sa.union_all(tasks, sa.select(_wait(tables, dialect, lane), *(sa.null() for _ in names)))
+    last = sa.select(_wait(tables, dialect, lane), *(sa.null() for _ in names))
+    return Prepared(sa.union_all(tasks, last), driver)
 
 
 def _wait(tables: Tables, dialect: Dialect, lane: sa.CTE) -> sa.ScalarSelect[Any]:

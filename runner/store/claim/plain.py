@@ -175,38 +175,27 @@ async def first_due(
         for number, (lane, position) in enumerate(lanes.items())
     ]
     parameters = tx.dialect.row_parameters("lane", HELD_COLUMNS, rows) | {"limit": limit}
-    prepared = _prepared_first(tx.tables, tx.driver, who.order, who.selection.names, suspects=suspects)
+    prepared = _first_due(tx.tables, tx.driver, who.order, who.selection.names, suspects=suspects)
     names = list(lanes)
     return [DueTask(id, names[number]) for number, id in await tx.run(prepared, parameters | who.selection.parameters)]
 
 
 @lru_cache
-def _prepared_first(
+def _first_due(
     tables: Tables, driver: sa.Dialect, order: ClaimOrder, selection: tuple[str, ...], *, suspects: bool
 ) -> Prepared:
-    return Prepared(first_due_statement(tables, DIALECTS[driver.name], order, selection, suspects=suspects), driver)
-
-
-def first_due_statement(
-    tables: Tables,
-    dialect: Dialect,
-    order: ClaimOrder = STRICT,
-    selection: tuple[str, ...] = (),
-    *,
-    suspects: bool = False,
-) -> sa.Select[Any]:
-    """Return the statement of `first_due`; for the arguments see `claim_statement`."""
-    scope = ClaimScope(tables, HOLDS, selection)
+    dialect, scope = DIALECTS[driver.name], ClaimScope(tables, HOLDS, selection)
     lane = open_lanes(dialect.rows("lane", HELD_COLUMNS), scope, several=True)
     row = tables.task.alias("due")
     if suspects:
         number = _same_lane(lane, row)
         conditions = (*CLAIM_POLICY.suspects(row.c, scope), number.offset(NO_JOIN).exists())
         columns = (number.limit(sa.literal_column("1")).scalar_subquery(), row.c.id)
-        return sa.select(*columns).where(*conditions).order_by(*CLAIM_POLICY.isolation.order_by(row.c)).limit(LIMIT)
+        order_by = CLAIM_POLICY.isolation.order_by(row.c)
+        return Prepared(sa.select(*columns).where(*conditions).order_by(*order_by).limit(LIMIT), driver)
     joined, task = dialect.for_each(lane, due_tasks(scope, row, lane).limit(LIMIT), tables.task)
     merged = (*order.of_lanes(task), *order.within_lane(task))
-    return sa.select(lane.c.number, task.id).select_from(joined).order_by(*merged).limit(LIMIT)
+    return Prepared(sa.select(lane.c.number, task.id).select_from(joined).order_by(*merged).limit(LIMIT), driver)
 
 
 @needs(Needs.PREPARED)

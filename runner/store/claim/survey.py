@@ -103,20 +103,7 @@ async def survey(
 def _prepared(
     tables: Tables, driver: sa.Dialect, names: tuple[str, ...], *, dense: bool, bounded: bool, within: bool
 ) -> Prepared:
-    statement = survey_statement(tables, DIALECTS[driver.name], names, dense=dense, bounded=bounded, within=within)
-    return Prepared(statement, driver)
-
-
-def survey_statement(
-    tables: Tables,
-    dialect: Dialect,
-    names: tuple[str, ...] = (),
-    *,
-    dense: bool = False,
-    bounded: bool = False,
-    within: bool = False,
-) -> sa.Select[Any]:
-    """Return the statement of a survey.
+    """The statement of a survey.
 
     Args:
         names: the restrictions of a scope, "handlers" and "queues"; empty for all lanes.
@@ -124,6 +111,7 @@ def survey_statement(
         bounded: stop the walk after `most` lanes.
         within: walk through the lanes of some queues, one queue after the other.
     """
+    dialect = DIALECTS[driver.name]
     if within:
         head: Any = walk_of_lanes(tables, dialect, _before_each(dialect), same_queue=True)
     else:
@@ -143,7 +131,7 @@ def survey_statement(
         selection = selection.limit(sa.bindparam("most", type_=sa.Integer))  # without a sort, it ends the recursion
     lane = selection.subquery("selection")
     columns = (*(lane.c[name] for name in LANE), lane.c.run_at, seconds_until(lane.c.run_at), lane.c.paused)
-    return sa.select(*columns, _first(tables, lane), lane.c.limited)
+    return Prepared(sa.select(*columns, _first(tables, lane), lane.c.limited), driver)
 
 
 def _claim_order(head: sa.FromClause) -> list[sa.ColumnElement[Any]]:

@@ -332,10 +332,6 @@ def _any_open(tables: Tables, driver: sa.Dialect) -> Prepared:
 
 @lru_cache
 def _strays(tables: Tables, driver: sa.Dialect) -> Prepared:
-    return Prepared(strays_statement(tables), driver)
-
-
-def strays_statement(tables: Tables) -> sa.Select[Any]:
     """One row per stray with the bounds of the page; one row without a stray if there is none."""
     dependency = tables.dependency
     below = dependency.c.id < sa.bindparam("below", type_=sa.BigInteger)
@@ -349,4 +345,4 @@ def strays_statement(tables: Tables) -> sa.Select[Any]:
         sa.select(changed.c.id, changed.c.task_id, sa.false().label("moot")),
         sa.select(window.c.id, window.c.task_id, sa.true()).where(~is_blocked(tables, window.c.task_id)),
     ).subquery("strays")
-    return sa.select(bounds, strays).select_from(bounds.outerjoin(strays, sa.true()))
+    return Prepared(sa.select(bounds, strays).select_from(bounds.outerjoin(strays, sa.true())), driver)

@@ -42,17 +42,13 @@ async def next_tick(tx: Transaction) -> NextTick:
     Args:
         tx: an open transaction; one statement is executed.
     """
-    ((wait, unplanned, requested),) = await tx.run(_prepared(tx.tables, tx.driver), {})
+    ((wait, unplanned, requested),) = await tx.run(_next_tick(tx.tables, tx.driver), {})
     return NextTick(bool(unplanned or requested or (wait is not None and wait <= 0)), wait)
 
 
 @lru_cache
-def _prepared(tables: Tables, driver: sa.Dialect) -> Prepared:
-    return Prepared(next_tick_statement(tables), driver)
-
-
-def next_tick_statement(tables: Tables) -> Any:
-    """Return the statement of `next_tick`: three look-ups of one row each."""
+def _next_tick(tables: Tables, driver: sa.Dialect) -> Prepared:
+    """Three look-ups of one row each."""
     row = tables.schedule.c
     # In the order of their indexes: without it a planner that knows nothing about the table would read all of it.
     first = sa.select(row.next_at).where(row.next_at.is_not(None)).order_by(row.next_at)
@@ -60,7 +56,7 @@ def next_tick_statement(tables: Tables) -> Any:
     requested = sa.select(row.run_requested_at).where(row.run_requested_at.is_not(None)).order_by(row.run_requested_at)
     one: sa.ColumnElement[int] = sa.literal_column("1")
     wait, other, request = (part.limit(one).scalar_subquery() for part in (first, unplanned, requested))
-    return sa.select(seconds_until(wait), other.is_not(None), request.is_not(None))
+    return Prepared(sa.select(seconds_until(wait), other.is_not(None), request.is_not(None)), driver)
 
 
 def _unplanned(tables: Tables) -> list[sa.ColumnElement[bool]]:
@@ -114,11 +110,7 @@ async def record_error(tx: Transaction, id: str, error: str) -> None:
 
 @lru_cache
 def _due_ids(tables: Tables, driver: sa.Dialect) -> Prepared:
-    return Prepared(due_ids_statement(tables), driver)
-
-
-def due_ids_statement(tables: Tables) -> Any:
-    """Return the statement that finds the due schedules: a part for each reason, each along its own index."""
+    """A part for each reason, each along its own index."""
     row, limit = tables.schedule.c, sa.bindparam("limit", type_=sa.Integer)
     planned = sa.select(row.id).where(row.next_at.is_not(None), row.next_at <= db_now()).order_by(row.next_at)
     unplanned = sa.select(row.id).where(*_unplanned(tables)).order_by(row.id)
@@ -127,7 +119,7 @@ def due_ids_statement(tables: Tables) -> Any:
         sa.select(part.limit(limit).subquery(name).c.id)
         for name, part in (("planned", planned), ("unplanned", unplanned), ("requested", requested))
     ]
-    return sa.union_all(*parts)
+    return Prepared(sa.union_all(*parts), driver)
 
 
 MOST_KEPT = 10

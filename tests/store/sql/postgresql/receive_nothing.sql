@@ -1,4 +1,4 @@
-SELECT task.id
+SELECT task.id, task.workflow
 FROM task
 WHERE
     task.id = :task_id::BIGINT

@@ -1,6 +1,6 @@
 SELECT task.id
 FROM task
-WHERE task.id = :task_id::BIGINT AND task.fence = :given_fence::BIGINT AND task.runner_id = :holder::BIGINT
+WHERE task.id = :task_id::BIGINT AND task.fence = :fence::BIGINT AND task.runner_id = :holder::BIGINT
 FOR UPDATE;
 SELECT task_history.id
 FROM task_history

@@ -1,4 +1,4 @@
-SELECT task.id
+SELECT task.id, task.workflow
 FROM task
 WHERE task.id = :task_id AND task.fence = :fence AND task.runner_id = :holder;
 SELECT task_signal.id, CAST(task_signal.payload AS TEXT) AS payload, task_signal.sent_at AS sent_at, task_signal.actor

@@ -1,6 +1,6 @@
 SELECT task.id
 FROM task
-WHERE task.id = :task_id AND task.fence = :given_fence AND task.runner_id = :holder;
+WHERE task.id = :task_id AND task.fence = :fence AND task.runner_id = :holder;
 SELECT task_history.id
 FROM task_history
 WHERE task_history.id = :task_id;
