@@ -2,7 +2,8 @@
 
 import hashlib
 import re
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -221,6 +222,15 @@ class Suspended:
 
 
 Outcome: TypeAlias = Done | Retry | Dead | Snooze | Suspended | Release | Interrupted | Outage | Cancelled
+
+
+def with_texts(outcome: Outcome, why: Callable[[str], str], failure: Callable[[Failure], Failure]) -> Outcome:
+    """Change the texts of an outcome that a handler may have written: its reason, and its failure."""
+    if isinstance(outcome, (Retry, Dead, Snooze, Suspended)):
+        outcome = replace(outcome, why=why(outcome.why))
+    if isinstance(outcome, (Retry, Dead, Suspended, Outage)) and outcome.failure is not None:
+        outcome = replace(outcome, failure=failure(outcome.failure))
+    return outcome
 
 
 class Unexpected(NamedTuple):

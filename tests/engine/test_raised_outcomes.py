@@ -70,6 +70,19 @@ def test_a_raised_outcome_has_the_effect_of_a_returned_one(
     assert (ran.verb, ran.reason) == (verb, reason)
 
 
+@pytest.mark.parametrize("outcome", [Retry, Snooze])
+def test_the_reason_of_an_outcome_has_no_secret_of_the_payload(
+    store: TaskStore, outcome: Callable[[str, str], Exception]
+) -> None:
+    @handler("test.raise")
+    def log_in(password: str) -> None:
+        raise outcome("1h", f"refused: {password}")
+
+    log_in.submit("plum-tree-2")
+    (ran,) = store.drain("test.raise")
+    assert ran.reason == "refused: ***"
+
+
 async def test_a_raised_outcome_rolls_back_the_transaction_of_its_task(harness: Harness) -> None:
     @harness.handler("work")
     async def work(ctx: Context) -> None:

@@ -37,6 +37,7 @@ from runner.model.outcome import (
     Retry,
     Snooze,
     Suspended,
+    with_texts,
 )
 from runner.model.text_limits import ERROR_LIMIT, to_storable
 from runner.resource_limits import reached_limit
@@ -187,22 +188,19 @@ def redact_outcome(outcome: Outcome, secrets: Callable[[], Sequence[str]]) -> Ou
         outcome: the outcome of an attempt.
         secrets: returns the values of the secret payload fields and headers of its task.
     """
-    if not isinstance(outcome, (Retry, Dead, Suspended, Outage)) or not (values := secrets()):
+    if not isinstance(outcome, (Retry, Dead, Snooze, Suspended, Outage)) or not (values := secrets()):
         return outcome
-    if isinstance(outcome, Outage):
-        return replace(outcome, failure=_redact_failure(outcome.failure, values))
-    redacted = replace(outcome, why=hide(outcome.why, values))
-    return replace(redacted, failure=_redact_failure(outcome.failure, values)) if outcome.failure else redacted
+    return with_texts(outcome, lambda why: hide(why, values), lambda failure: _redact_failure(failure, values))
 
 
 def cut_outcome(outcome: Outcome) -> Outcome:
     """Cut the texts of an outcome to the sizes that are stored: it may wait for the database for a long time."""
-    if isinstance(outcome, (Retry, Dead, Suspended)):
-        outcome = replace(outcome, why=to_storable(outcome.why, ERROR_LIMIT))
-    if not isinstance(outcome, (Retry, Dead, Suspended, Outage)) or (failure := outcome.failure) is None:
-        return outcome
+    return with_texts(outcome, lambda why: to_storable(why, ERROR_LIMIT), _cut_failure)
+
+
+def _cut_failure(failure: Failure) -> Failure:
     message, traceback = to_storable(failure.message, ERROR_LIMIT), to_storable(failure.traceback, TRACEBACK_LIMIT)
-    return replace(outcome, failure=replace(failure, message=message, traceback=traceback))
+    return replace(failure, message=message, traceback=traceback)
 
 
 def redact_error(error: BaseException, redacted: Outcome) -> BaseException:

@@ -16,12 +16,11 @@ from runner.model.outcome import (
     Dead,
     Done,
     Failure,
-    Outage,
     Outcome,
     Release,
-    Retry,
     Snooze,
     Suspended,
+    with_texts,
 )
 from runner.model.sealed import PREFIX, read_sealed
 from runner.model.text_limits import ERROR_LIMIT, to_storable
@@ -116,21 +115,13 @@ def seal_done(vault: Vault | None, outcome: Done) -> Done:
 
 def seal_outcome(vault: Vault, outcome: Outcome) -> Outcome:
     """Encrypt the texts of an outcome that a handler wrote. Types of errors, rules and delays stay plain."""
-    match outcome:
-        case Done():
-            return seal_done(vault, outcome)
-        case Outage():
-            return replace(outcome, failure=_seal_failure(vault, outcome.failure))
-        case Retry() | Dead():
-            failure = outcome.failure and _seal_failure(vault, outcome.failure)
-            return replace(outcome, why=seal_text(vault, outcome.why, ERROR_LIMIT), failure=failure)
-        case Snooze():
-            return replace(outcome, why=seal_text(vault, outcome.why, ERROR_LIMIT))
-        case Suspended(failure=Failure() as failed):
-            return replace(
-                outcome, why=seal_text(vault, outcome.why, ERROR_LIMIT), failure=_seal_failure(vault, failed)
-            )
-    return outcome
+    if isinstance(outcome, Done):
+        return seal_done(vault, outcome)
+    if isinstance(outcome, Suspended) and outcome.failure is None:  # the runner wrote its reason
+        return outcome
+    return with_texts(
+        outcome, lambda why: seal_text(vault, why, ERROR_LIMIT), lambda failure: _seal_failure(vault, failure)
+    )
 
 
 def _seal_failure(vault: Vault, failure: Failure) -> Failure:
