@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:  # a worker process has resources and hooks, and none of these
     from runner.engine.slots import Running, Slots
@@ -20,20 +19,17 @@ log = logging.getLogger("runner")
 E = TypeVar("E")
 
 
-@dataclass(frozen=True, slots=True)
-class HandlersReady:
+class HandlersReady(NamedTuple):
     """The resources of more handlers are open."""
 
 
-@dataclass(frozen=True, slots=True)
-class TasksSubmitted:
+class TasksSubmitted(NamedTuple):
     """Tasks were submitted or unblocked, here or elsewhere; `lanes` are theirs, if they are known."""
 
     lanes: "frozenset[Lane]" = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class TasksClaimed:
+class TasksClaimed(NamedTuple):
     """A claim has returned tasks of one pool, perhaps none; they may not start while the runner drains."""
 
     slots: "Slots"
@@ -41,20 +37,17 @@ class TasksClaimed:
     may_start: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TaskClaimedTwice:
+class TaskClaimedTwice(NamedTuple):
     """A task was claimed while an earlier claim of it is still in flight here."""
 
     task: "Claimed"
 
 
-@dataclass(frozen=True, slots=True)
-class RoomFreed:
+class RoomFreed(NamedTuple):
     """A slot or a limit per runner may have room: at the end of a body, after each written batch, and when resized."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptsEnded:
+class AttemptsEnded(NamedTuple):
     """Outcomes of one batch with the same move were written, and their tasks are no longer in flight.
 
     Args:
@@ -72,67 +65,58 @@ class AttemptsEnded:
     saw_none: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class InterruptIgnored:
+class InterruptIgnored(NamedTuple):
     """A body did not end when its runner interrupted it."""
 
     running: "Running"
 
 
-@dataclass(frozen=True, slots=True)
-class LimitReached:
+class LimitReached(NamedTuple):
     """A limit of the system keeps the runner from its database, while a number of outcomes wait to be written."""
 
     error: "ResourceLimitReached"
     outcomes: int
 
 
-@dataclass(frozen=True, slots=True)
-class NotesWritten:
+class NotesWritten(NamedTuple):
     """Progress or log lines of running tasks were written."""
 
     ids: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
-class TasksRescued:
+class TasksRescued(NamedTuple):
     """Tasks of lost runners were rescued, by task id."""
 
     tasks: "Mapping[int, Rescued]"
 
 
-@dataclass(frozen=True, slots=True)
-class TasksCancelled:
+class TasksCancelled(NamedTuple):
     """Tasks were cancelled without a claim: they expired, or a parent failed."""
 
     tasks: "Sequence[FinishedParent]"
     expired: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TasksUnbound:
+class TasksUnbound(NamedTuple):
     """Tasks waited for their hosts, and any host may take them now."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class StrangersReleased:
+class StrangersReleased(NamedTuple):
     """Tasks of this runner whose claim never arrived in its process wait again."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class BreakerReviewed:
+class BreakerReviewed(NamedTuple):
     """The breaker of a handler has received a report."""
 
     handler: str
     review: "Review"
 
 
-@dataclass(frozen=True, slots=True)
-class BucketsGained:
+class BucketsGained(NamedTuple):
     """The slice of this runner has more buckets."""
 
 

@@ -26,7 +26,7 @@ from runner.engine.worker import INTERRUPT
 from runner.handlers.registry import Handler
 from runner.settings import Settings
 from runner.stop_signals import in_main_thread, stop_signals
-from runner.text.sanitize import count_noun
+from runner.text.sanitize import count_noun, first_names
 
 if TYPE_CHECKING:
     from runner.engine.serving.service import Service
@@ -271,10 +271,9 @@ def _drain(runner: "Engine | ShardEngines", number: signal.Signals) -> None:
 
 def log_immediate_exit(in_flight: Sequence[InFlight]) -> None:
     """Log the tasks of a process that ends on a second signal; other runners rescue them."""
-    started = [running for each in in_flight for running in each.started()]
-    names = ", ".join(f"task {running.task.id} ({running.task.handler})" for running in started[:MOST_NAMED])
-    more = f" and {len(started) - MOST_NAMED:,} more" if len(started) > MOST_NAMED else ""
-    running = f"; running: {names}{more}" if started else ""
+    started = [running.task for each in in_flight for running in each.started()]
+    names = first_names([f"task {task.id} ({task.handler})" for task in started], MOST_NAMED)
+    running = f"; running: {names}" if started else ""
     tasks = count_noun(sum(map(len, in_flight)), "task")
     log.warning("exiting immediately: %s will be rescued%s", tasks, running, extra={"event": "exiting"})
 

@@ -96,6 +96,12 @@ def count_noun(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def first_names(names: Sequence[str], most: int) -> str:
+    """The first names of a list, and the number of the others: `a, b and 2,000 more`."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def _line(text: str) -> str:
     marks = 0
     shown: list[str] = []

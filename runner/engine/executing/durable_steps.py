@@ -29,7 +29,7 @@ from runner.policy.attempt_verdict import STANDARD, AttemptState
 from runner.policy.retry import load_retry, stages_of
 from runner.queries.task.results import TaskResult
 from runner.text.redact import hide, secrets
-from runner.text.sanitize import one_line
+from runner.text.sanitize import first_names, one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,8 +142,7 @@ class DurableSteps:
             for step in (self._stored or {}).values()
             if step.name not in self._used
         ]
-        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-        return f"{', '.join(names[:MOST_NAMED])}{more}" if names else None
+        return first_names(names, MOST_NAMED) or None
 
     # The forms of a step
 

@@ -142,7 +142,8 @@ class Executor:
         else:
             if refused is None and (handler.context or running.around):
                 refused = await self._begin_notes(running)
-            arguments = refused or self._arguments(running)
+            read = refused or self._read(running, partial(self._arguments, running))
+            arguments = read.outcome if isinstance(read, _Refused) else read
         if not isinstance(arguments, dict):
             release_slot(running)
             outcome = arguments
@@ -209,7 +210,7 @@ class Executor:
         for member in chunk.members:
             member.make_context = self._context
             if member.decision is None:
-                payload = self._payload(member, apart=apart)
+                payload = self._read(member, (lambda _: None) if apart else member.handler.signature.read)
                 if isinstance(payload, _Refused):
                     member.decision, member.vault = payload.outcome, None
                 else:
@@ -226,21 +227,20 @@ class Executor:
             return Retry(failure=failure_of(error))
         return injected | {chunk.handler.chunk.parameter: call.argument}
 
-    def _payload(self, member: Running, *, apart: bool) -> "Any | _Refused":
-        """Return the arguments of a task of a chunk, or the outcome of a payload that does not fit."""
-        task, signature = member.task, member.handler.signature
+    @staticmethod
+    def _read(running: Running, read: Callable[[str], Any]) -> "Any | _Refused":
+        """Return what a function makes of the payload of a task, or the outcome of a payload that does not fit."""
+        task = running.task
         if task.payload is None:
             return _Refused(Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize))))
-        if apart:
-            return None
         try:
-            return signature.read(task.payload)
+            return read(task.payload)
         except InvalidPayload as error:
             return _Refused(Dead(failure=Failure("InvalidPayload", str(error))))
-        except BaseException as error:  # a type whose validation raises or exits
+        except BaseException as error:  # broken annotations, or a type whose validation raises or exits
             text = "task %d (%s) could not be executed"
-            log_exception(log, logging.ERROR, text, task.id, member.handler.name, error=error)
-            member.error = error
+            log_exception(log, logging.ERROR, text, task.id, running.handler.name, error=error)
+            running.error = error
             return _Refused(Retry(failure=failure_of(error)))
 
     async def _begin_notes(self, running: Running) -> Outcome | None:
@@ -259,26 +259,17 @@ class Executor:
             return Cancelled() if running.cancel_requested else Release("cancelled before the handler started")
         return None
 
-    def _arguments(self, running: Running) -> dict[str, Any] | Outcome:
-        """Return the arguments of a handler in this process, or the outcome of a payload that does not fit."""
-        task, handler = running.task, running.handler
-        if task.payload is None:
-            return Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize)))
-        try:
-            if (handler.in_process and self._open_processes) or (handler.external and self._open_external):
-                if not handler.is_declared:  # an HTTP executor must be able to read the reply to its pull
-                    handler.signature.decode(task.payload)
-                return {}
-            arguments = handler.signature.decode(task.payload)
-            if handler.context or handler.resources:
-                arguments |= handler.injections(lambda: self._context(running), self._resources)
-            return arguments
-        except InvalidPayload as error:
-            return Dead(failure=Failure("InvalidPayload", str(error)))
-        except BaseException as error:  # broken annotations, or a type whose validation exits
-            log_exception(log, logging.ERROR, "task %d (%s) could not be executed", task.id, handler.name, error=error)
-            running.error = error
-            return Retry(failure=failure_of(error))
+    def _arguments(self, running: Running, payload: str) -> dict[str, Any]:
+        """Return the arguments of a handler in this process."""
+        handler = running.handler
+        if (handler.in_process and self._open_processes) or (handler.external and self._open_external):
+            if not handler.is_declared:  # an HTTP executor must be able to read the reply to its pull
+                handler.signature.decode(payload)
+            return {}
+        arguments = handler.signature.decode(payload)
+        if handler.context or handler.resources:
+            arguments |= handler.injections(lambda: self._context(running), self._resources)
+        return arguments
 
     async def _redacted(self, running: Running, outcome: Outcome) -> Outcome:
         """Mask secrets in an outcome that is not a success, cut its text, and free the variables of its frames."""
@@ -585,7 +576,7 @@ def _is_cancelled() -> bool:
 
 
 class _Refused(NamedTuple):
-    """The outcome of a task of a chunk whose payload does not fit."""
+    """The outcome of a task whose payload does not fit."""
 
     outcome: Outcome
 

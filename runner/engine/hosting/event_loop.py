@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from runner.engine.executing.jobs import AttemptJob, Child
 from runner.errors import ConfigurationError
 from runner.model.task import CURRENT_TASK
+from runner.text.sanitize import first_names
 
 log = logging.getLogger("runner")
 
@@ -127,9 +128,8 @@ def _refuse_stop(loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
 def _running(loop: asyncio.AbstractEventLoop) -> str:
     """Name the tasks whose coroutines have not ended, as the end of a message: one of them may be the cause."""
     owners = [job.owner for job in asyncio.all_tasks(loop) if isinstance(job, AttemptJob) and job.owner is not None]
-    names = [f"task {owner.id} ({owner.handler})" for owner in owners[:MOST_NAMED]]
-    more = f" and {len(owners) - MOST_NAMED} more" if len(owners) > MOST_NAMED else ""
-    return f"; running then, possibly the cause: {', '.join(names)}{more}" if names else ""
+    names = first_names([f"task {owner.id} ({owner.handler})" for owner in owners], MOST_NAMED)
+    return f"; running then, possibly the cause: {names}" if names else ""
 
 
 def _exit_of(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TextIO
 
 from runner.engine.slots import Running
 from runner.stop_signals import in_main_thread
+from runner.text.sanitize import first_names
 
 log = logging.getLogger("runner")
 
@@ -134,9 +135,8 @@ class StateGuard:
 
 def _report(changes: list[str], attempts: list[Running], when: str) -> None:
     here = [running.task for running in attempts if not running.handler.in_process]
-    names = ", ".join(f"task {task.id} ({task.handler})" for task in here[:MOST_NAMED])
-    more = f" and {len(here) - MOST_NAMED} more" if len(here) > MOST_NAMED else ""
-    guess = f"; {when}, probably the cause: {names}{more}" if names else ""
+    names = first_names([f"task {task.id} ({task.handler})" for task in here], MOST_NAMED)
+    guess = f"; {when}, probably the cause: {names}" if names else ""
     log.warning("a handler has changed the process of its runner, restored: %s%s", ", ".join(changes), guess)
 
 

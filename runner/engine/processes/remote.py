@@ -1,6 +1,8 @@
 """The runner as a handler in a worker process sees it: notes, results of parents and logs, sent over the channel."""
 
 import asyncio
+import copy
+import itertools
 import json
 import logging
 from collections.abc import Callable, Coroutine, Mapping
@@ -46,17 +48,19 @@ class Requests:
     ) -> None:
         self.channel, self.loop, self._on_outage = channel, loop, on_outage
         self._replies: dict[int, Future[Any]] = {}
-        self._count = 0
+        self._numbers = itertools.count(1)
+
+    def of_part(self, position: int) -> "Requests":
+        """The requests of one task of a chunk, which name its position; their replies arrive here."""
+        part = copy.copy(self)
+        part.channel = _PartSender(self.channel, position)
+        return part
 
     async def ask(self, kind: str, *values: Any) -> Any:
         """Send a request and wait for its reply; an error of the runner is raised."""
-        return await self.ask_through(self.channel, kind, *values)
-
-    async def ask_through(self, channel: Sender, kind: str, *values: Any) -> Any:
-        """Send a request through a channel, and wait for its reply as `ask` does."""
-        self._count += 1
-        reply = self._replies[self._count] = Future()
-        channel.send(kind, self._count, *values)
+        number, reply = next(self._numbers), Future[Any]()
+        self._replies[number] = reply
+        self.channel.send(kind, number, *values)
         try:
             return await asyncio.wrap_future(reply)
         except DatabaseUnavailable as error:
@@ -74,29 +78,12 @@ class Requests:
             future.set_result(value)
 
 
-class PartRequests:
-    """The requests of one task of a chunk, which name its position.
-
-    Args:
-        requests: the requests of the chunk.
-    """
-
-    def __init__(self, requests: Requests, position: int) -> None:
-        self._requests, self._position = requests, position
-        self.channel: Sender = self
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of this process."""
-        return self._requests.loop
+class _PartSender:
+    def __init__(self, channel: Sender, position: int) -> None:
+        self._channel, self._position = channel, position
 
     def send(self, *message: Any) -> None:
-        """Send one message."""
-        self._requests.channel.send(PART, self._position, *message)
-
-    async def ask(self, kind: str, *values: Any) -> Any:
-        """Send a request and wait for its reply; an error of the runner is raised."""
-        return await self._requests.ask_through(self, kind, *values)
+        self._channel.send(PART, self._position, *message)
 
 
 class RemoteNotes:
@@ -108,7 +95,7 @@ class RemoteNotes:
 
     unsaved: str | None = None
 
-    def __init__(self, requests: Requests | PartRequests, call: ProcessCall, limit: int) -> None:
+    def __init__(self, requests: Requests, call: ProcessCall, limit: int) -> None:
         self.state: Any = None if call.state is None else json.loads(call.state)
         self._requests, self._task_id, self._limit = requests, call.task.id, limit
         self._progress: tuple[float, float | None, str] | None = None
@@ -195,7 +182,7 @@ class RemoteSteps:
 class RemoteParentResults:
     """The results of the parents of one task, which the runner reads."""
 
-    def __init__(self, requests: Requests | PartRequests) -> None:
+    def __init__(self, requests: Requests) -> None:
         self._requests = requests
 
     async def read(self) -> list[Any]:

@@ -176,13 +176,13 @@ class ProcessWorker:
         from runner.engine.executing.jobs import AttemptJob
         from runner.engine.hosting.hooks import Middleware
         from runner.engine.processes.messages import ProcessEnd, plain_outcome, remote_error
-        from runner.engine.processes.remote import PartRequests, RemoteNotes, RemoteParentResults, RemoteSteps
+        from runner.engine.processes.remote import RemoteNotes, RemoteParentResults, RemoteSteps
         from runner.handlers.hooks import LIFE_CYCLE
 
         settings = self._setup.settings
         limit = int(settings.checkpoint_limit)
         calls = [call._replace(task=task, state=state) for task, state in call.parts]
-        parts = self._parts = [PartRequests(self._requests, position) for position in range(len(calls))]
+        parts = self._parts = [self._requests.of_part(position) for position in range(len(calls))]
         notes = self._notes = [RemoteNotes(part, each, limit) for part, each in zip(parts, calls, strict=True)]
         if not parts:
             notes.append(RemoteNotes(self._requests, call, limit))

@@ -19,7 +19,7 @@ from runner.text.document import JsonProperty, Treatment
 from runner.text.formatting import age
 from runner.text.hosts import host_names
 from runner.text.runner_name import runner_name
-from runner.text.sanitize import count_noun, one_line
+from runner.text.sanitize import count_noun, first_names, one_line
 from runner.text.stuck_row import MISSED, stuck_advice, stuck_fact, stuck_fate
 
 MOST_NAMED = 4
@@ -128,9 +128,7 @@ def claimants(runners: Sequence[RunnerRow]) -> str:
 
 def listed(names: Iterable[str]) -> str:
     """The first names of a list, and the number of the others."""
-    items = list(names)
-    more = f" and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
-    return ", ".join(items[:MOST_NAMED]) + more
+    return first_names(list(names), MOST_NAMED)
 
 
 def resize(runner_id: int, kind: SlotKind, number: int) -> str:
