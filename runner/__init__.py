@@ -10,7 +10,6 @@ from runner.lazy_imports import lazy_names
 if TYPE_CHECKING:
     from runner.client.batch import Batch, batch, batch_async
     from runner.client.client import connect, disconnect
-    from runner.client.event_stream import EventStream
     from runner.client.find import find, find_async, unfinished, unfinished_async
     from runner.client.handler import TaskHandler, handler
     from runner.client.results import TaskHandle, handle, results, results_async
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from runner.client.status import TaskStatus
     from runner.client.submission import Submission
     from runner.client.submit import submit, submit_async
-    from runner.client.task_events import TaskEvents
+    from runner.client.task_events import EventStream, TaskEvents
     from runner.client.workflow import Workflow, WorkflowTask, workflow
     from runner.engine.hosting.embedded import Runner
     from runner.handlers.chunk import Chunk, ChunkTask
@@ -118,7 +117,7 @@ __getattr__ = lazy_names(
         "Context": "runner.handlers.context",
         "Dead": "runner.model.outcome",
         "DependsOn": "runner.model.task",
-        "EventStream": "runner.client.event_stream",
+        "EventStream": "runner.client.task_events",
         "FailedRun": "runner.policy.own_retry_plan",
         "LineLogged": "runner.model.task_event",
         "NewTask": "runner.model.task",
