@@ -250,9 +250,7 @@ class HandlerTransactions:
     def _create_asyncio_engine(self) -> AsyncCoreEngine:
         if self._async_engine is None:
             engine = AsyncCoreEngine.create(self._url, hide_parameters=True, **self._options(self._url))
-            connect.prepare(engine.sync_engine, self._synchronous, self._connector)
-            sa.event.listen(engine.sync_engine, "handle_error", self._report_outage)
-            self._async_engine = engine.execution_options(**self._execution_options(engine.dialect.name))
+            self._async_engine = engine.execution_options(**self._prepare(engine.sync_engine))
         return self._async_engine
 
     def _blocking_engine(self) -> sa.Engine:
@@ -261,9 +259,7 @@ class HandlerTransactions:
     def _create_blocking_engine(self) -> sa.Engine:
         if self._sync_engine is None:
             engine = sa.create_engine(self._sync_url, hide_parameters=True, **self._options(self._sync_url))
-            connect.prepare(engine, self._synchronous, self._connector)
-            sa.event.listen(engine, "handle_error", self._report_outage)
-            self._sync_engine = engine.execution_options(**self._execution_options(engine.dialect.name))
+            self._sync_engine = engine.execution_options(**self._prepare(engine))
         return self._sync_engine
 
     def _report_outage(self, context: sa.engine.ExceptionContext) -> None:
@@ -278,9 +274,11 @@ class HandlerTransactions:
     def _options(self, url: sa.URL) -> dict[str, object]:
         return connect.options(url) | {"pool_size": self._semaphore.size, "max_overflow": 0}
 
-    @staticmethod
-    def _execution_options(dialect: str) -> dict[str, Any]:
-        return connect.WRITING[dialect] | {"busy_seconds": BUSY_SECONDS}  # PostgreSQL ignores it
+    def _prepare(self, engine: sa.Engine) -> dict[str, Any]:
+        """Prepare an engine, and return the options of its executions."""
+        connect.prepare(engine, self._synchronous, self._connector)
+        sa.event.listen(engine, "handle_error", self._report_outage)
+        return connect.WRITING[engine.dialect.name] | {"busy_seconds": BUSY_SECONDS}  # PostgreSQL ignores it
 
 
 def _duration(seconds: float) -> str:

@@ -1,6 +1,6 @@
 """claim facts: the data that the conditions of a claim read about a task, and the explanations that they return."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Literal, NamedTuple, Protocol
 
@@ -95,20 +95,6 @@ class _Entry(Protocol):
     def pause(self) -> _Pause | None: ...
 
 
-class _Usage(Protocol):
-    @property
-    def kind(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def words(self) -> str: ...
-
-
-class _Slots(Protocol):
-    @property
-    def running(self) -> Mapping[str, int]: ...
-
-
 class ClaimFacts(Protocol):
     """The facts about a live task that explanations use."""
 
@@ -141,12 +127,8 @@ class ClaimFacts(Protocol):
         """The registry entry of its handler; None if there is none."""
 
     @property
-    def limits(self) -> Sequence[_Usage]:
+    def limits(self) -> Sequence[object]:
         """The limits of its queue and of its handler, each a runner.policy.limits.LimitUsage."""
-
-    @property
-    def candidates(self) -> Sequence[_Slots]:
-        """The live runners that claim such tasks, each with its running tasks by handler."""
 
 
 class ClaimScope(NamedTuple):

@@ -12,7 +12,7 @@ import pickle
 import threading
 from collections.abc import Callable
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.engine.executing.attempt_outcome import AttemptLimits, failure_of
 from runner.engine.executing.executor import Executor
@@ -50,11 +50,12 @@ class RunnerChannel:
             self.sent += 1
 
 
-class OpenCall:
+class OpenCall(NamedTuple):
     """A call that this worker executes."""
 
-    def __init__(self, running: Running, requests: Requests, notes: RemoteNotes) -> None:
-        self.running, self.requests, self.notes = running, requests, notes
+    running: Running
+    requests: Requests
+    notes: RemoteNotes
 
 
 class CallSite:

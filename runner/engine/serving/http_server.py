@@ -7,7 +7,7 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -242,8 +242,7 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals to the runner."""
-        with nullcontext():
-            yield
+        yield
 
 
 async def _describe(_: Request) -> Response:
