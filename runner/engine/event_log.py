@@ -15,7 +15,7 @@ from runner.engine.events import (
     TasksUnbound,
 )
 from runner.engine.executing.attempt_outcome import handler_frames
-from runner.engine.slots import Running, in_context
+from runner.engine.running import Running, in_context
 from runner.logs import log_exception
 from runner.model.headers import trace_id
 from runner.model.outcome import Dead, Done, Outage, Outcome, Retry, Snooze

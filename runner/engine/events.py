@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:  # a worker process has resources and hooks, and none of these
-    from runner.engine.slots import Running, Slots
+    from runner.engine.running import Running
+    from runner.engine.slots import Slots
     from runner.errors import ResourceLimitReached
     from runner.model.task import Claimed
     from runner.policy.lanes import Lane

@@ -3,15 +3,11 @@
 import asyncio
 import contextvars
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from math import ceil
-from typing import Any, Generic, Protocol, TypeVar
 
-from runner.handlers.chunk import ChunkOption
+from runner.engine.running import ChunkRunning, Running, SlotPool
 from runner.handlers.registry import Handler
-from runner.model.task import Claimed
-from runner.policy.polling import LookAhead
 
 Key = tuple[str, str | None]
 """Handler and tenant: the tasks of a chunk have the same."""
@@ -20,71 +16,24 @@ GROWTH = 2
 """A claim expects chunks of at most this multiple of the last ones: tasks of many tenants fill many chunks."""
 
 
-class ChunkMember(Protocol):
-    """A task in flight."""
-
-    task: Claimed
-    handler: Handler
-
-
-M = TypeVar("M", bound=ChunkMember)
-
-
-class GrowingChunk(ChunkMember, Protocol[M]):
-    """A chunk in flight, which takes more tasks."""
-
-    members: list[M]
-    received_at: float
-
-    @property
-    def free_places(self) -> int:
-        """The number of tasks that it can still take."""
-
-    def add(self, running: M) -> None:
-        """Add a task."""
-
-
-C = TypeVar("C", bound=GrowingChunk[Any])
-
-
-class ChunkPool(Protocol):
-    """A pool of slots."""
-
-    waiting: deque[Any]
-    look_ahead: LookAhead
-    longest_wait: float
-
-    @property
-    def on_chunk(self) -> Callable[[], object]:
-        """Called when a chunk waits for a slot and for no more tasks."""
-
-    @property
-    def free_count(self) -> int:
-        """The number of additional tasks or chunks that could start now."""
-
-    def room(self) -> int:
-        """Return the number of tasks or chunks to claim."""
-
-
-class FormingChunks(Generic[M, C]):
+class FormingChunks:
     """The chunks of a pool that wait for more tasks or for a slot, and still take tasks.
 
     Args:
         slots: the pool.
-        make: makes a chunk of its first task.
     """
 
-    def __init__(self, slots: ChunkPool, make: Callable[[M, ChunkOption], C]) -> None:
-        self._slots, self._make = slots, make
-        self._open: dict[Key, C] = {}
+    def __init__(self, slots: SlotPool) -> None:
+        self._slots = slots
+        self._open: dict[Key, ChunkRunning] = {}
         """The chunks that take more tasks."""
-        self._waiting: dict[C, asyncio.TimerHandle] = {}
+        self._waiting: dict[ChunkRunning, asyncio.TimerHandle] = {}
         """The chunks that wait for more tasks, with their timers. The others wait for a slot, in the pool."""
         self._sizes: dict[str, float] = {}
         """The recent number of tasks per chunk, by handler."""
         self._context = contextvars.copy_context()
 
-    def add(self, running: M, *, alone: bool = False) -> None:
+    def add(self, running: Running, *, alone: bool = False) -> None:
         """Add a claimed task to a chunk of its handler and tenant.
 
         Args:
@@ -95,7 +44,7 @@ class FormingChunks(Generic[M, C]):
         key = running.task.handler, running.task.tenant
         chunk = None if alone else self._open.get(key)
         if chunk is None:
-            chunk = self._make(running, option)
+            chunk = ChunkRunning(running, option)
             if not alone:
                 self._open[key] = chunk
             loop = asyncio.get_running_loop()
@@ -121,17 +70,17 @@ class FormingChunks(Generic[M, C]):
         room = free * expected + min(ahead * expected, self._slots.look_ahead.most)
         return max(0, room - sum(len(chunk.members) for chunk in own))
 
-    def starts(self, chunk: C) -> None:
+    def starts(self, chunk: ChunkRunning) -> None:
         """Take no more tasks into a chunk, which starts."""
         self.forget(chunk)
         name, size = chunk.task.handler, len(chunk.members)
         self._sizes[name] = (self._sizes.get(name, size) + size) / 2
 
-    def unstarted(self) -> Iterator[M]:
+    def unstarted(self) -> Iterator[Running]:
         """Return the tasks of the chunks that wait for more."""
         return (member for chunk in self._waiting for member in chunk.members)
 
-    def take(self, accepts: Callable[[C], bool]) -> list[M]:
+    def take(self, accepts: Callable[[ChunkRunning], bool]) -> list[Running]:
         """Remove and return the tasks of the chunks that wait for more tasks, if a function accepts their chunk."""
         chunks = [chunk for chunk in self._waiting if accepts(chunk)]
         for chunk in chunks:
@@ -139,19 +88,19 @@ class FormingChunks(Generic[M, C]):
             self.forget(chunk)
         return [member for chunk in chunks for member in chunk.members]
 
-    def _close(self, chunk: C) -> None:
+    def _close(self, chunk: ChunkRunning) -> None:
         if chunk in self._waiting:
             self._end_wait(chunk)
             self._slots.on_chunk()
 
-    def _end_wait(self, chunk: C) -> None:
+    def _end_wait(self, chunk: ChunkRunning) -> None:
         """Let a chunk wait for a slot. Until it starts, it takes further tasks that were claimed for free slots."""
         if (timer := self._waiting.pop(chunk, None)) is not None:
             timer.cancel()
             chunk.received_at = time.monotonic()
             self._slots.waiting.append(chunk)
 
-    def forget(self, chunk: C) -> None:
+    def forget(self, chunk: ChunkRunning) -> None:
         """Take no more tasks into a chunk."""
         key = chunk.task.handler, chunk.task.tenant
         if self._open.get(key) is chunk:

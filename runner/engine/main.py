@@ -18,10 +18,11 @@ from runner.engine.events import AttemptsEnded, InterruptIgnored
 from runner.engine.forced_end import ForcedEnd, exit_now
 from runner.engine.hosting.event_loop import EventLoopBroken, HiddenTasks, require_unpatched, run_contained
 from runner.engine.hosting.process_state import ProcessState, StateGuard
+from runner.engine.in_flight import InFlight
 from runner.engine.lease.watchdog import EVERY, LONGEST_BLOCK, KeeperProcess
 from runner.engine.periodic.garbage_collection import return_large_blocks
 from runner.engine.runner import LAST_WRITES, Engine
-from runner.engine.slots import InFlight, Running
+from runner.engine.running import Running
 from runner.engine.worker import INTERRUPT
 from runner.handlers.registry import Handler
 from runner.settings import Settings

@@ -8,7 +8,7 @@ from runner.db.database import Database
 from runner.db.errors import row_fault
 from runner.db.halves import write_in_halves
 from runner.engine.events import AttemptsEnded, Events, TasksCancelled, TasksRescued
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.engine.stuck_rows import locks_of_faults
 from runner.engine.turns import in_turns
 from runner.errors import StoreError

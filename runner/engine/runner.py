@@ -28,6 +28,7 @@ from runner.engine.events import AttemptsEnded, Events, LimitReached, TasksSubmi
 from runner.engine.hosting.completion import IDLE_EVERY, Completion
 from runner.engine.hosting.event_loop import require_unpatched
 from runner.engine.hosting.resources import RunnerResources
+from runner.engine.in_flight import InFlight
 from runner.engine.lease.identity import identity
 from runner.engine.lease.lease import Lease
 from runner.engine.lease.reconciler import Reconciler
@@ -42,7 +43,6 @@ from runner.engine.periodic.signal_look import SignalLook
 from runner.engine.periodic.ticks import ScanLoop, Tick, Ticks
 from runner.engine.settling.dependency_resolver import DependencyResolver
 from runner.engine.settling.watched_tasks import WatchedTasks
-from runner.engine.slots import InFlight
 from runner.engine.stuck_rows import StuckRows
 from runner.engine.worker import Worker
 from runner.errors import DatabaseRefused, DatabaseUnavailable, LockNotReleased, ResourceLimitReached, StoreError

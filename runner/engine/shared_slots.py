@@ -6,7 +6,9 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from runner.engine.slots import InFlight, ProcessSlots, Running, Slots
+from runner.engine.in_flight import InFlight
+from runner.engine.running import Running
+from runner.engine.slots import ProcessSlots, Slots
 from runner.policy.polling import LookAhead
 from runner.policy.slot_shares import SlotUse, slot_share
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.engine.executing.attempt_outcome import PACKAGE
 from runner.engine.resource_meter import resident_memory
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.text.formatting import size
 
 REPLY_TIMEOUT = 1.0

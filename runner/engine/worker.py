@@ -39,12 +39,14 @@ from runner.engine.executing.outages import hung_server
 from runner.engine.executing.sealing import Sealing
 from runner.engine.executing.step_store import StoredSteps
 from runner.engine.hosting.resources import RunnerResources
+from runner.engine.in_flight import InFlight
 from runner.engine.lease.lease import Lease
 from runner.engine.resource_meter import ResourceMeter
+from runner.engine.running import ChunkRunning, Running
 from runner.engine.settling.breaker_reports import OPEN, BreakerReports
 from runner.engine.settling.settle_buffer import ROW_LOCKED, SettleBuffer, Settling
 from runner.engine.settling.starts import Starts
-from runner.engine.slots import ChunkRunning, InFlight, Running, Slots
+from runner.engine.slots import Slots
 from runner.engine.stuck_rows import StuckRows, blocking_sessions
 from runner.errors import ResourceLimitReached
 from runner.handlers.keyring import Keyring

@@ -26,8 +26,9 @@ from runner.engine.executing.step_store import StoredSteps
 from runner.engine.hosting.hooks import Hooks, Middleware, attempt_end, call_after_settle
 from runner.engine.hosting.resources import OpenResources
 from runner.engine.lease.identity import release
+from runner.engine.running import ChunkRunning, Running, in_context
 from runner.engine.settling.dependency_resolver import DependencyResolver
-from runner.engine.slots import ChunkRunning, Running, Slots, in_context
+from runner.engine.slots import Slots
 from runner.engine.stuck_rows import StuckRows
 from runner.handlers.hooks import LIFE_CYCLE, HookName
 from runner.handlers.keyring import Keyring

@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from runner.db.database import Database
 from runner.engine.executing.child_calls import ChildCalls
 from runner.engine.executing.step_store import StoredSteps
-from runner.engine.slots import Running, Slots
+from runner.engine.running import Running
+from runner.engine.slots import Slots
 from runner.engine.stuck_rows import StuckRows
 from runner.handlers.registry import Handler, Options
 from runner.model.outcome import Dead, Done

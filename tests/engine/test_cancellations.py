@@ -13,7 +13,7 @@ import pytest
 from runner.engine.executing.attempt_outcome import AttemptLimits
 from runner.engine.executing.executor import Executor
 from runner.engine.executing.jobs import AttemptJob
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.model.outcome import Cancelled, Done, Interrupted, Outcome, Retry
 from runner.model.task import CURRENT_TASK
 from tests.engine.harness import WAIT_SECONDS, Harness, until

@@ -11,8 +11,9 @@ import pytest
 from runner.engine import events
 from runner.engine.claiming.claimer import Claimer
 from runner.engine.events import AttemptsEnded, Events, TasksClaimed
+from runner.engine.in_flight import InFlight
 from runner.engine.runner import Engine
-from runner.engine.slots import InFlight, Slots
+from runner.engine.slots import Slots
 from runner.handlers.context import Context
 from tests.engine.harness import Harness, at_work, until
 

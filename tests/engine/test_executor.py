@@ -12,7 +12,8 @@ import pytest
 
 from runner.engine.executing.attempt_outcome import AttemptLimits
 from runner.engine.executing.executor import Executor
-from runner.engine.slots import InFlight, Running
+from runner.engine.in_flight import InFlight
+from runner.engine.running import Running
 from runner.handlers.context import Context
 from runner.handlers.registry import Handler, Options
 from runner.model.outcome import Cancelled, Dead, Done, Outcome, Retry, Snooze

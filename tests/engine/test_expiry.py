@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.model.task import DependsOn
 from tests.engine.harness import Harness, until, wait_for_event
 

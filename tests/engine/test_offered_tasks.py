@@ -16,7 +16,8 @@ from runner.engine.processes import attempt as process_attempt
 from runner.engine.processes.messages import StartTokens
 from runner.engine.processes.pool import WorkerProcess
 from runner.engine.runner import Engine
-from runner.engine.slots import ProcessSlots, Running
+from runner.engine.running import Running
+from runner.engine.slots import ProcessSlots
 from runner.model.task import Claimed
 from runner.operations.results import Target
 from runner.operations.terminate import terminate

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from runner.engine.running import Running
 from runner.engine.settling.settle_buffer import BATCH_TEXT, SettleBuffer, Settling, text_size
-from runner.engine.slots import Running, Slots
+from runner.engine.slots import Slots
 from runner.engine.stuck_rows import StuckRows
 from runner.handlers.registry import Handler, Options
 from runner.model.outcome import Dead, Done, Failure, Outcome, Retry, Snooze

@@ -15,8 +15,10 @@ from runner import Context
 from runner.db.types import db_later, db_now
 from runner.engine import runner as process
 from runner.engine.claiming import suspect_claims
+from runner.engine.in_flight import InFlight
 from runner.engine.runner import Engine
-from runner.engine.slots import MOST_EARLY, ExternalSlots, InFlight, Running
+from runner.engine.running import Running
+from runner.engine.slots import MOST_EARLY, ExternalSlots
 from runner.handlers.registry import Handler, Options
 from runner.model.task import Claimed, State
 from runner.policy.limits import read_limits
@@ -138,7 +140,8 @@ async def test_without_prefetch_no_claimed_task_waits_for_a_slot(harness: Harnes
 async def test_a_full_claim_of_quick_tasks_is_followed_by_a_prefetch(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.engine.slots.LookAhead", partial(LookAhead, span=600.0))  # The clock proves nothing.
+    slow_clock = partial(LookAhead, span=600.0)  # The clock proves nothing.
+    monkeypatch.setattr("runner.engine.in_flight.LookAhead", slow_clock)
     most_in_hand = 0
 
     @harness.handler("work")

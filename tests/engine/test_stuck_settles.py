@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from runner.db.database import Database
+from runner.engine.running import Running
 from runner.engine.settling.settle_buffer import SettleBuffer, Settling
-from runner.engine.slots import Running, Slots
+from runner.engine.slots import Slots
 from runner.engine.stuck_rows import StuckRows
 from runner.handlers.registry import Handler, Options
 from runner.model.outcome import Cancelled, Dead, Done, Failure, Outcome, Release, Retry, Snooze

@@ -12,7 +12,8 @@ from runner.engine.claiming.scan_state import Gate
 from runner.engine.claiming.scans import ScanScope
 from runner.engine.claiming.stuck_claims import StuckClaims
 from runner.engine.events import Events, TaskClaimedTwice, TasksClaimed
-from runner.engine.slots import InFlight, Slots
+from runner.engine.in_flight import InFlight
+from runner.engine.slots import Slots
 from runner.engine.stuck_rows import StuckRows
 from runner.handlers.registry import Handler
 from runner.model.task import Claimed

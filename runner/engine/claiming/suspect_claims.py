@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from runner.db.database import Database
 from runner.db.errors import part_fault
 from runner.engine.claiming.claims import Claims
-from runner.engine.slots import InFlight, Slots
+from runner.engine.in_flight import InFlight
+from runner.engine.slots import Slots
 from runner.engine.stuck_rows import SessionEnds
 from runner.errors import StoreError
 from runner.model.task import Claimed

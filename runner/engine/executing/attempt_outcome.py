@@ -17,7 +17,7 @@ from typing import Any, Self
 from pydantic_core import PydanticSerializationError, to_json
 
 from runner.engine.executing.outages import outage_of
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.errors import InvalidCheckpoint, StepsChanged, StoreError, TransactionUnavailable
 from runner.handlers.outcome_rules import DEFAULT_RULES, OutcomeRules
 from runner.handlers.signature import HIDDEN, require_faithful, require_shown

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.engine.executing.attempt_outcome import AttemptLimits, failed, result_outcome
-from runner.engine.slots import ChunkRunning, Running
+from runner.engine.running import ChunkRunning, Running
 from runner.handlers.chunk import Chunk, ChunkOutcome, ChunkTask, Succeeded
 from runner.handlers.context import Context
 from runner.model.outcome import Cancelled, Done, Outcome

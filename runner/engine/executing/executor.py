@@ -34,7 +34,7 @@ from runner.engine.executing.jobs import AttemptJob, take_disturber
 from runner.engine.executing.sealing import Sealing, refusal_of
 from runner.engine.executing.task_threads import ContainedCall, TaskThreads
 from runner.engine.hosting.hooks import Middleware
-from runner.engine.slots import ChunkRunning, Running
+from runner.engine.running import ChunkRunning, Running
 from runner.errors import (
     CodecFailed,
     InvalidPayload,

@@ -25,7 +25,7 @@ from runner.db.transaction import BlockingTransaction, Transaction
 from runner.engine.executing.attempt_error import chain
 from runner.engine.executing.outages import begin_statements, note_outage, waiting
 from runner.engine.executing.sealing import seal_done
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.errors import (
     AlreadyDone,
     FencedOut,

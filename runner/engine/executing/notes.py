@@ -16,7 +16,7 @@ from runner.engine.events import Events, NotesWritten
 from runner.engine.executing.attempt_outcome import checkpoint_text
 from runner.engine.executing.outages import note_outage
 from runner.engine.executing.sealing import call_codec, seal_text
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.engine.stuck_rows import StuckRows
 from runner.errors import (
     CodecFailed,

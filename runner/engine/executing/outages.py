@@ -11,7 +11,7 @@ from runner.db.database import Database
 from runner.db.server_watch import answer_within
 from runner.db.transaction import require_answer
 from runner.engine.executing.attempt_error import chain
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.errors import DatabaseUnavailable, StoreError
 
 QUESTION_SECONDS = 2.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from runner.engine.executing.attempt_outcome import redact_error
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.errors import CodecFailed, KeyMissing, RunnerError, Undecodable
 from runner.handlers.keyring import Keyring, Vault
 from runner.model.outcome import (

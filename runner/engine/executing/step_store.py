@@ -12,7 +12,7 @@ from runner.engine.executing.handler_context import HandlerTransaction
 from runner.engine.executing.notes import NotesWriter
 from runner.engine.executing.outages import waiting
 from runner.engine.executing.sealing import call_codec, seal_text
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.errors import FencedOut, RowLocked
 from runner.handlers.keyring import Vault
 from runner.handlers.own_transaction import OwnTransaction

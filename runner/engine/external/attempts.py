@@ -16,7 +16,8 @@ from runner.engine.hosting.hooks import Middleware
 from runner.engine.processes.inbox import AttemptInbox
 from runner.engine.processes.messages import ProcessCall, ProcessNotStarted, read_message
 from runner.engine.processes.middleware import run_in_middleware
-from runner.engine.slots import ExternalSlots, Running
+from runner.engine.running import Running
+from runner.engine.slots import ExternalSlots
 from runner.errors import StoreError
 from runner.handlers.context import Context
 from runner.handlers.dependencies import ParentResults

@@ -22,7 +22,8 @@ from runner.engine.hosting.hooks import Middleware
 from runner.engine.hosting.resources import OpenResources
 from runner.engine.processes.messages import ProcessEnd, plain_outcome, read_message, remote_error
 from runner.engine.processes.remote import RemoteNotes, RemoteParentResults, Requests
-from runner.engine.slots import Running, Slots
+from runner.engine.running import Running
+from runner.engine.slots import Slots
 from runner.handlers.hooks import LIFE_CYCLE
 from runner.handlers.outcome_rules import OutcomeRule, OutcomeRules
 from runner.handlers.registry import REGISTRY, Handler

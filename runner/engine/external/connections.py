@@ -13,8 +13,8 @@ from runner.engine.events import Events, RoomFreed
 from runner.engine.external.executor import ExternalExecutor
 from runner.engine.external.futures import FuturesExecutor
 from runner.engine.hosting.hooks import SideThreads
+from runner.engine.in_flight import InFlight
 from runner.engine.lease.lease import Lease
-from runner.engine.slots import InFlight
 from runner.errors import PackageMissing, StoreError
 from runner.own_code import fault_text
 from runner.policy.executor_spec import ExecutorSpec

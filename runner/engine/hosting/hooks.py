@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from runner.engine.events import AttemptsEnded, Events, TasksRescued
 from runner.engine.executing.task_threads import ContainedCall
-from runner.engine.slots import Running, in_context
+from runner.engine.running import Running, in_context
 from runner.handlers.context import Context
 from runner.handlers.hooks import HOOKS, LIFE_CYCLE, AttemptEnd, Callback, HookName, InvalidCallback
 from runner.logs import log_exception

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, NamedTuple, TextIO
 
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.stop_signals import in_main_thread
 from runner.text.sanitize import first_names
 

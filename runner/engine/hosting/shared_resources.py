@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from runner.engine.events import Events, HandlersReady
 from runner.engine.hosting.hooks import Hooks
 from runner.engine.hosting.resources import CLOSE_LIMIT, RunnerResources
-from runner.engine.slots import SlotsMaker
+from runner.engine.in_flight import SlotsMaker
 from runner.handlers.registry import Handler
 
 

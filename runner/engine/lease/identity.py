@@ -7,7 +7,7 @@ from functools import cache
 from importlib import metadata
 from types import MappingProxyType
 
-from runner.engine.slots import InFlight
+from runner.engine.in_flight import InFlight
 from runner.handlers.keyring import Keyring
 from runner.handlers.parameters import NO_TIMEOUT, stored_signatures
 from runner.handlers.registry import Handler

@@ -11,7 +11,8 @@ from runner.db.server_watch import answer_within
 from runner.engine.claiming.claims import Claims
 from runner.engine.event_log import LOST_ANSWER
 from runner.engine.events import Events, StrangersReleased
-from runner.engine.slots import Claim, InFlight
+from runner.engine.in_flight import InFlight
+from runner.engine.running import Claim
 from runner.errors import StoreError
 from runner.model.outcome import Release
 from runner.model.stuck_row import RowFault

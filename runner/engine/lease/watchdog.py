@@ -25,7 +25,7 @@ from runner.db.errors import translate
 from runner.engine.hosting.event_loop import LoopDescriptors
 from runner.engine.lease import lease_keeper
 from runner.engine.lease.lease import BlockingRenewal, Lease
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.resource_limits import reached_limit
 from runner.settings import Settings
 from runner.store.heartbeat import MOST_SUSPECTS, LoopBlock

@@ -25,7 +25,8 @@ from runner.engine.processes.inbox import AttemptInbox
 from runner.engine.processes.messages import ProcessCall, ProcessNotStarted
 from runner.engine.processes.middleware import run_in_middleware
 from runner.engine.processes.pool import END_TIMEOUT, ProcessPool, WorkerProcess
-from runner.engine.slots import ChunkRunning, ProcessSlots, Running, Slots
+from runner.engine.running import ChunkRunning, Running, SlotPool
+from runner.engine.slots import ProcessSlots
 from runner.errors import StoreError
 from runner.handlers.context import Context
 from runner.handlers.dependencies import ParentResults
@@ -134,7 +135,7 @@ class ProcessAttempts:
         module = handler.function.__module__
         return ProcessCall(number, offered_until, running.task, module, _state_text(running), *limits, parts)
 
-    def offer_next(self, worker: WorkerProcess, slots: Slots) -> None:
+    def offer_next(self, worker: WorkerProcess, slots: SlotPool) -> None:
         """Send the first waiting task to a worker that has begun another one."""
         if worker.offered is not None or worker.on_last_task or not isinstance(slots, ProcessSlots):
             return

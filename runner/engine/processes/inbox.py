@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from runner.engine.processes.messages import ProcessEnd, error_of
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.errors import DatabaseUnavailable, StoreError
 from runner.handlers.dependencies import ParentResults
 from runner.model.outcome import Failure, Outcome, Retry

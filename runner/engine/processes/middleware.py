@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.engine.executing.attempt_outcome import AttemptLimits, failed, result_outcome
 from runner.engine.hosting.hooks import Middleware
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.handlers.context import Context
 from runner.model.outcome import Done, Outcome
 

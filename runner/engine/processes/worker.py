@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from runner.engine.executing.executor import Executor
     from runner.engine.processes.messages import Channel, ProcessCall, StartTokens, WorkerSetup
-    from runner.engine.slots import Running
+    from runner.engine.running import Running
     from runner.errors import DatabaseUnavailable
     from runner.model.outcome import Outcome
 
@@ -148,7 +148,8 @@ class ProcessWorker:
         return self._start_tokens.take(call.number)
 
     def _prepared(self, call: "ProcessCall") -> "Running":
-        from runner.engine.slots import ChunkRunning, Running, Slots
+        from runner.engine.running import ChunkRunning, Running
+        from runner.engine.slots import Slots
         from runner.handlers.registry import REGISTRY
 
         importlib.import_module(call.module)
@@ -229,7 +230,7 @@ class ProcessWorker:
 
     async def _outcome(self, executor: "Executor", running: "Running") -> "Outcome":
         """Execute a task, or a chunk, whose tasks get their outcomes before its end."""
-        from runner.engine.slots import ChunkRunning
+        from runner.engine.running import ChunkRunning
 
         if not isinstance(running, ChunkRunning):
             return await executor.execute(running, lambda _: None)

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator
 from runner.engine.events import AttemptsEnded, Events
 from runner.engine.external.call import ExternalCall
 from runner.engine.external.executor import End, Receive
+from runner.engine.in_flight import InFlight
 from runner.engine.serving.free_slots import FreeSlots
 from runner.engine.serving.pulled_call import Key, PulledCall
-from runner.engine.slots import ExternalSlots, InFlight
+from runner.engine.slots import ExternalSlots
 from runner.policy.slot_shares import SlotUse
 
 MOST_REMEMBERED = 100_000

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from runner.db.database import Database
 from runner.db.errors import is_server_fault, outage, part_fault, row_fault
 from runner.db.halves import write_in_halves
-from runner.engine.slots import Claim, Running
+from runner.engine.running import Claim, Running
 from runner.engine.stuck_rows import SessionEnds, StuckRows, blocking_sessions, locks_of_faults, with_place
 from runner.errors import ResourceLimitReached, StoreError, ValueRejected
 from runner.event_wait import within

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from runner.db.database import Database
 from runner.db.halves import write_in_halves
 from runner.engine.lease.lease import Lease
-from runner.engine.slots import Running
+from runner.engine.running import Running
 from runner.engine.stuck_rows import StuckRows
 from runner.errors import StoreError
 from runner.model.stuck_row import RowFault
