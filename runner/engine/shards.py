@@ -103,16 +103,17 @@ class ShardEngines:
             wake()
 
         take_part(engine.worker.in_flight, engine.claimer.may_claim, engine.worker.may_start, on_room)
-        for kind in (TasksClaimed, AttemptsEnded):
-            engine.events.subscribe(kind, self._note_work)
+        engine.events.subscribe(TasksClaimed, self._note_work)
+        engine.events.subscribe(AttemptsEnded, self._note_work)
         return engine
 
     def _may_claim_suspects(self) -> bool:
         """False until each shard has rescued: a suspect of one that kills each process would prevent every rescue."""
         return not any(engine.must_rescue for engine in self.parts)
 
-    def _note_work(self, _: object) -> None:
-        self._busy_at = time.monotonic()
+    def _note_work(self, event: TasksClaimed | AttemptsEnded) -> None:
+        if not isinstance(event, TasksClaimed) or event.tasks:  # idle shards claim nothing again and again
+            self._busy_at = time.monotonic()
 
     def _note_idle(self, name: str, began: float) -> None:
         """Stop when no shard has anything to do: the last handlers may have submitted to any of them."""

@@ -14,6 +14,7 @@ from runner import Context, Dead, Runner, TaskHandler, connect, disconnect, inje
 from runner.db.database import Database
 from runner.db.types import db_now
 from runner.engine import shared_slots
+from runner.engine.events import TasksClaimed
 from runner.engine.lease import lease
 from runner.engine.runner import Engine
 from runner.engine.shards import ShardEngines
@@ -30,6 +31,7 @@ from runner.operations.runner_command import send_command
 from runner.policy.runner_command import RunnerCommand
 from runner.policy.shard_rule import by_hash
 from runner.settings import load
+from runner.store.claim.survey import Pending
 from runner.store.submit import submit
 from tests.engine.harness import QUICK, WAIT_SECONDS, at_work, until
 from tests.postgres import Server
@@ -136,6 +138,22 @@ async def test_a_runner_runs_the_tasks_of_all_shards(shards: Shards) -> None:
     await shards.work()
     assert sorted(ran) == ["eu"] * 5 + ["us"] * 5
     assert [await shards.finished(shard) for shard in ("eu", "us")] == [5, 5]
+
+
+@pytest.mark.representatives(1)
+@EACH_PAIR
+async def test_a_claim_without_a_task_does_not_keep_the_shards_from_their_end(shards: Shards) -> None:
+    engines = shards.engines()
+    eu, us = (engines.by_shard[name] for name in ("eu", "us"))
+    pending = us.completion._pending
+
+    async def claim_none_during_the_look() -> Pending:
+        eu.events.publish(TasksClaimed(eu.worker.in_flight.on_loop, [], True))
+        return await pending()
+
+    us.completion._pending = claim_none_during_the_look
+    async with asyncio.timeout(WAIT_SECONDS):
+        assert await engines.run(until_idle=True)
 
 
 @pytest.mark.representatives(1)
