@@ -118,7 +118,7 @@ async def runners(
 ) -> int:
     """List, drain or resize runners.
 
-    runner runners [list]         list the runners, and those that ended in the last day
+    runner runners [list]         list the runners, also those of the last day
     runner runners drain RUNNER   claim no more tasks, finish the running ones and
                                   exit, as after SIGTERM
     runner runners resize RUNNER  run more or fewer tasks in parallel
