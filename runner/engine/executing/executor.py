@@ -142,7 +142,7 @@ class Executor:
         else:
             if refused is None and (handler.context or running.around):
                 refused = await self._begin_notes(running)
-            read = refused or self._read(running, partial(self._arguments, running))
+            read = refused or self._read(running, self._arguments)
             arguments = read.outcome if isinstance(read, _Refused) else read
         if not isinstance(arguments, dict):
             release_slot(running)
@@ -210,7 +210,7 @@ class Executor:
         for member in chunk.members:
             member.make_context = self._context
             if member.decision is None:
-                payload = self._read(member, (lambda _: None) if apart else member.handler.signature.read)
+                payload = self._read(member, _left_unread if apart else _value)
                 if isinstance(payload, _Refused):
                     member.decision, member.vault = payload.outcome, None
                 else:
@@ -228,13 +228,13 @@ class Executor:
         return injected | {chunk.handler.chunk.parameter: call.argument}
 
     @staticmethod
-    def _read(running: Running, read: Callable[[str], Any]) -> "Any | _Refused":
+    def _read(running: Running, read: Callable[[Running, str], Any]) -> "Any | _Refused":
         """Return what a function makes of the payload of a task, or the outcome of a payload that does not fit."""
         task = running.task
         if task.payload is None:
             return _Refused(Dead(failure=Failure("PayloadTooLarge", TOO_LARGE.format(size=task.oversize))))
         try:
-            return read(task.payload)
+            return read(running, task.payload)
         except InvalidPayload as error:
             return _Refused(Dead(failure=Failure("InvalidPayload", str(error))))
         except BaseException as error:  # broken annotations, or a type whose validation raises or exits
@@ -579,6 +579,14 @@ class _Refused(NamedTuple):
     """The outcome of a task whose payload does not fit."""
 
     outcome: Outcome
+
+
+def _value(member: Running, payload: str) -> Any:
+    return member.handler.signature.read(payload)
+
+
+def _left_unread(_member: Running, _payload: str) -> None:
+    return None
 
 
 def _refuse_in_chunk(task_id: int) -> NoReturn:
