@@ -31,6 +31,7 @@ from runner.urls import parse_url
 from tests.alerts.servers import Answers, Mailbox, mail_server, web_server
 from tests.engine.harness import Harness, until
 from tests.pages import DOCS, blocks
+from tests.ports import free_port
 
 NOTICE = AlertNotice(
     state="firing",
@@ -246,9 +247,7 @@ async def test_a_ping_that_fails_is_a_line_of_the_log(caplog: pytest.LogCaptureF
 
 
 async def test_a_runner_delivers_a_notice_once_its_mail_server_is_back(harness: Harness) -> None:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
+    port = free_port()
     receivers = [mail(port, options="&tls=none")]
     mailbox = Mailbox()
     id = await harness.submit(DELIVER, json.loads(NOTICE.task("ops").payload or "{}"), queue=QUEUE, retry="10ms")

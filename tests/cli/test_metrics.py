@@ -22,6 +22,7 @@ from runner.store.registration import Identity, register
 from tests.cli.conftest import WAIT_SECONDS, Call, Store, running
 from tests.engine.test_exporter import Samples, samples_of
 from tests.engine.test_probe_server import get
+from tests.ports import free_port
 from tests.postgres import Server, create_database
 from tests.store.minutes import Minute, write_statistics
 
@@ -82,8 +83,7 @@ def test_the_metrics_are_served_until_a_signal_and_no_scrape_waits_for_the_datab
 ) -> None:
     monkeypatch.setenv("TASKTUI_URL", migrated_url)
     store.submit(NewTask("work"))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with running("metrics", "--listen", address) as program:
         program.wait_for_log("metrics of the database")
         status, text = get(f"http://{address}", "/metrics")

@@ -11,6 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from tests.ports import free_port
 from tests.postgres import Server, find_programs
 from tests.postgres.programs import account
 
@@ -69,8 +70,7 @@ def pooled() -> Iterator[tuple[str, Server]]:
     if (programs := find_programs()) is None:
         pytest.skip("no PostgreSQL")
     with Server(programs) as server:
-        port = server.port + 1 if server.port < 60_000 else server.port - 1
-        folder = server.home
+        port, folder = free_port(), server.home
         (folder / "users").write_text('"postgres" ""\n')
         (folder / "pooler.ini").write_text(CONFIGURATION.format(server=server.port, port=port, folder=folder))
         program = shutil.which("pgbouncer") or ""

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from runner.queries.why.why import why
 from runner.settings import Settings
 from tests.engine import external_handlers
 from tests.engine.harness import Harness, until
+from tests.ports import free_port
 
 POOL = f"far={external_handlers.__name__}:processes"
 FOLDER = Path(__file__).parents[2]
@@ -46,10 +46,7 @@ def far(harness: Harness) -> Harness:
 @contextmanager
 def dask_cluster(workers: int = 2, port: int = 0) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
     """A scheduler and workers, each with one thread, as processes: the address, and the processes."""
-    if not port:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+    port = port or free_port()
     address, environment = f"tcp://127.0.0.1:{port}", os.environ | {"PYTHONPATH": str(FOLDER)}
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment}
     command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", str(port)]

@@ -28,6 +28,7 @@ from runner.text.redact import mask
 from runner.urls import parse_url
 from tests.engine.harness import Harness, until
 from tests.engine.serving import FOLDER, OTHER, SECRET, TOKENS, Client, served, with_certificate
+from tests.ports import free_port
 
 
 async def has_runner(harness: Harness) -> bool:
@@ -362,9 +363,7 @@ def test_an_executor_without_tls_is_told_of_a_server_that_closes_its_connection(
 
 
 def test_an_executor_names_a_server_that_is_away() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ServerUnreachable, match=rf"no answer from {url}: ConnectionRefusedError"):
         ServerClient(url, SECRET).post("pull", {})
 
