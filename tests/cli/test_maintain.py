@@ -38,8 +38,10 @@ async def ab(n: int = 0) -> int:
 @runner.handler("a.slow")
 async def slow(ctx: runner.Context) -> None:
     import asyncio
+    from pathlib import Path
     print("started", flush=True)
-    await asyncio.sleep(60)
+    while not Path("go").exists():
+        await asyncio.sleep(0.01)
 
 @runner.handler("a.bad", retry="never")
 def bad() -> None:
@@ -363,11 +365,13 @@ def test_settings_of_a_runner_are_checked(call: Call, option: tuple[str, str]) -
 
 def test_a_signal_drains_a_runner(call: Call, handlers: None) -> None:
     call("submit", "a.slow")
-    with running("work", "-H", "own_handlers", "--drain-timeout", "0s") as working:
+    with running("work", "-H", "own_handlers", "--drain-timeout", "90s") as working:
         working.wait_for_output("started\n")
         (runner,) = call("runners", "--json").document["runners"]
         assert (runner["pid"], runner["running_tasks"]) == (working.process.pid, 1)
         working.process.send_signal(signal.SIGTERM)
+        working.wait_for_log("draining")
+        Path("go").touch()
         outcome = working.wait()
     assert outcome.code == Exit.OK, outcome.err
     assert "Traceback" not in outcome.err
