@@ -241,7 +241,7 @@ def checkpoint(ctx: Context) -> None:
     ctx.checkpoint({"row": 1})
 
 
-@handler("process.late_checkpoint", executor="process", timeout=1.0)
+@handler("process.late_checkpoint", executor="process", timeout=5.0)
 def save_late(ctx: Context, folder: Path) -> None:
     with (folder / "runs").open("a") as runs:
         runs.write("1")
@@ -250,7 +250,7 @@ def save_late(ctx: Context, folder: Path) -> None:
     ctx.checkpoint({"row": 1})
 
 
-@handler("process.late_checkpoint_async", executor="process", timeout=1.0)
+@handler("process.late_checkpoint_async", executor="process", timeout=5.0)
 async def save_late_async(ctx: Context, folder: Path) -> None:
     with (folder / "runs").open("a") as runs:
         runs.write("1")
@@ -259,7 +259,7 @@ async def save_late_async(ctx: Context, folder: Path) -> None:
     await ctx.checkpoint({"row": 1})
 
 
-@handler("process.late_results", executor="process", timeout=1.0)
+@handler("process.late_results", executor="process", timeout=5.0)
 def read_late(ctx: Context, folder: Path) -> list[Any]:
     with (folder / "runs").open("a") as runs:
         runs.write("1")
@@ -268,7 +268,7 @@ def read_late(ctx: Context, folder: Path) -> list[Any]:
     return ctx.batch.results() if ctx.batch else []
 
 
-@handler("process.late_results_async", executor="process", timeout=1.0)
+@handler("process.late_results_async", executor="process", timeout=5.0)
 async def read_late_async(ctx: Context, folder: Path) -> list[Any]:
     with (folder / "runs").open("a") as runs:
         runs.write("1")

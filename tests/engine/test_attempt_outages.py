@@ -25,6 +25,9 @@ from tests.engine.test_lost_commits import runner_of
 from tests.engine.test_processes import HANDLERS as PROCESS_HANDLERS
 from tests.postgres import Server, create_database
 
+TIMEOUT = 5.0
+"""Timeout of a handler in seconds; after its begin and before this, a test lets the server hang."""
+
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -540,9 +543,9 @@ async def test_a_timeout_while_the_server_hangs_costs_no_attempt(
         runs += 1
         begun.set()
 
-    harness.handler("work", max_attempts=1, timeout=1.0)(coroutine if kind == "coroutine" else thread)
+    harness.handler("work", max_attempts=1, timeout=TIMEOUT)(coroutine if kind == "coroutine" else thread)
     task = await harness.submit("work", after=(DependsOn(await succeeded(harness)),))
-    async with harness.running(lease_timeout="5s", heartbeat_interval="1s") as runner:
+    async with harness.running(lease_timeout="30s", heartbeat_interval="1s") as runner:
         await until(begun.is_set)
         await database.dispose()
         await asyncio.to_thread(own_server.hang)
@@ -605,7 +608,10 @@ async def test_a_timeout_of_a_process_while_the_server_hangs_costs_no_attempt(
 
 @on_postgresql
 @pytest.mark.parametrize("kind", ["coroutine", pytest.param("thread", marks=pytest.mark.slow)])
-async def test_a_slow_statement_on_a_server_that_works_is_a_timeout(harness: Harness, kind: str) -> None:
+async def test_a_slow_statement_on_a_server_that_works_is_a_timeout(
+    harness: Harness, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outages, "QUESTION_SECONDS", WAIT_SECONDS)
     sleep = sa.text("SELECT pg_sleep(4)")
 
     async def coroutine(ctx: Context) -> None:
