@@ -21,7 +21,7 @@ from runner.text.operator import now
 from runner.text.sanitize import error_text, one_line
 
 BUSY = "5s"
-"""The pause of a notice while earlier calls have the whole share of its receiver."""
+"""The pause of a notice while slow calls have the whole share of its receiver."""
 
 log = logging.getLogger("runner.alerts")
 
@@ -39,7 +39,7 @@ async def deliver(notice: AlertNotice, receiver: str, receivers: Receivers = inj
 
     Raises:
         Dead: the receiver refuses it for good, or its address is not valid.
-        Snooze: earlier notices have the slots of this receiver; the others are for other receivers.
+        Snooze: slow calls have the slots of this receiver; the others are for other receivers.
         Exception: the receiver does not take it for now.
     """
     to = receivers.find(receiver)

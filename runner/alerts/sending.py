@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import socket
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -22,6 +23,9 @@ NAME = "runner-send"
 MAX_CALLS = 20
 """Maximum number of calls of one address that share no slots with others."""
 
+
+SLOW, PAUSE = 2.0, 0.02
+"""Seconds after which a call that has not ended holds up no others, and between two looks for the end of one."""
 
 LIMIT = 30.0
 """Seconds for a whole call: a server that sends one byte at a time ends none of its steps."""
@@ -64,10 +68,24 @@ class TooManyCalls(Exception):
     """Earlier calls of a receiver have not ended."""
 
 
+class SendingThread(Thread):
+    """The thread of a call."""
+
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        super().__init__(target=contextvars.copy_context().run, args=(call,), name=name, daemon=True)
+        self.began = time.monotonic()
+
+
+def _calls_since(name: str) -> list[float]:
+    """When the calls of a receiver that have not ended began."""
+    return [each.began for each in live_threads() if isinstance(each, SendingThread) and each.name == name]
+
+
 async def in_own_thread(receiver: str, most: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a thread, and wait for it.
 
-    The threads of the loop, which `asyncio.to_thread` takes, are few, and a process waits for them at its end.
+    The threads of the loop, which `asyncio.to_thread` takes, are few, and a process waits for them at its end. A call
+    beyond the maximum waits for the end of an earlier one, unless one of these is slow.
 
     Args:
         receiver: the name of the receiver that it calls.
@@ -75,13 +93,15 @@ async def in_own_thread(receiver: str, most: int, function: Callable[P, T], *arg
 
     Raises:
         Exception: that of the function.
-        TooManyCalls: too many earlier calls have not ended.
+        TooManyCalls: too many earlier calls have not ended, and one of them is slow.
         RuntimeError: the system allows no further thread.
     """
     name = f"{NAME} {receiver}"
-    if sum(thread.name == name for thread in live_threads()) >= most:
-        calls = count_noun(most, "earlier call")
-        raise TooManyCalls(f"{receiver} has not answered {calls}; its server may be slow")
+    while len(begun := _calls_since(name)) >= most:
+        if time.monotonic() - min(begun) > SLOW:
+            calls = count_noun(most, "earlier call")
+            raise TooManyCalls(f"{receiver} has not answered {calls}; its server may be slow")
+        await asyncio.sleep(PAUSE)
     done: Future[T] = Future()
     done.set_running_or_notify_cancel()  # who waits for it may be cancelled, and the thread still sets its result
 
@@ -93,5 +113,5 @@ async def in_own_thread(receiver: str, most: int, function: Callable[P, T], *arg
         else:
             done.set_result(result)
 
-    Thread(target=contextvars.copy_context().run, args=(call,), name=name, daemon=True).start()
+    SendingThread(name, call).start()
     return await asyncio.wrap_future(done)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from runner.alerts import deliver as delivery
 from runner.alerts import sending, webhook
 from runner.alerts.deliver import deliver, send
 from runner.alerts.evaluation import ping
@@ -378,7 +379,23 @@ async def test_a_server_that_does_not_answer_delays_no_notice_of_another_receive
             silent.close()
 
 
-async def test_servers_that_answer_too_slowly_hold_a_bounded_number_of_threads() -> None:
+async def test_many_notices_of_a_receiver_that_works_follow_each_other(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "BUSY", "1h")
+    payload = json.loads(NOTICE.task("works").payload or "{}")
+    with web_server(Answers()) as url:
+        receivers = [f"works={url}", *(f"other{number}={url}" for number in range(DELIVERIES))]
+        notices = [await harness.submit(DELIVER, payload, queue=QUEUE) for _ in range(DELIVERIES)]
+        async with harness.running(alert_receivers=receivers):
+            await harness.wait_for(*notices)
+    assert {await harness.state(id) for id in notices} == {State.SUCCEEDED}
+
+
+async def test_servers_that_answer_too_slowly_hold_a_bounded_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sending, "SLOW", 0.0)
     release = threading.Event()
     hanging = [asyncio.create_task(in_own_thread("slow", MAX_CALLS, release.wait)) for _ in range(MAX_CALLS)]
     await asyncio.sleep(0)
