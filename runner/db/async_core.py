@@ -117,8 +117,8 @@ class AsyncCoreEngine:
         return AsyncCoreConnection(await greenlet_spawn(self.sync_engine.connect))
 
     async def dispose(self) -> None:
-        """Close all connections that are not in use."""
-        await greenlet_spawn(self.sync_engine.dispose)
+        """Close the idle connections now, and each other one at the end of its use."""
+        await greenlet_spawn(dispose, self.sync_engine)
 
 
 async def _open_sqlite(*arguments: Any, **options: Any) -> Any:
@@ -222,6 +222,15 @@ def close_connection(connection: sa.Connection) -> None:
     """
     invalidate_closed(connection)
     connection.close()
+
+
+def dispose(engine: sa.Engine) -> None:
+    """Close the idle connections of an engine now, and each other one when it returns to its pool.
+
+    The engine has another pool then, so nothing would close those that return to the old one later.
+    """
+    sa.event.listen(engine.pool, "checkin", lambda _, record: record.invalidate())
+    engine.dispose()
 
 
 def invalidate_closed(connection: sa.Connection) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from runner.db import connect
-from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, close_connection, shielded
+from runner.db.async_core import AsyncCoreConnection, AsyncCoreEngine, close_connection, dispose, shielded
 from runner.db.connector import DEFAULT_CONNECTOR, Connector
 from runner.db.errors import is_transient, outage_of_statement, translate
 from runner.db.semaphore import FairSemaphore, InterruptibleLock, SemaphoreRequest, granted, granted_in_thread
@@ -171,11 +171,11 @@ class HandlerTransactions:
             self._numbers.append(number)
 
     async def dispose(self) -> None:
-        """Close all idle connections."""
+        """Close the idle connections now, and each other one at the end of its transaction."""
         if self._async_engine is not None:
             await self._async_engine.dispose()
         if self._sync_engine is not None:
-            self._sync_engine.dispose()
+            dispose(self._sync_engine)
 
     async def _begin(self, stack: AsyncExitStack, wait: Wait) -> AsyncCoreConnection:
         """Connect and begin, shielded: a cancellation would leave SQLite's write lock on an abandoned connection."""

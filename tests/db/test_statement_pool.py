@@ -2,7 +2,9 @@
 
 import asyncio
 import sqlite3
+import threading
 import time
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -42,6 +44,41 @@ async def test_a_statement_that_outlives_the_database_closes_its_connection(migr
     go_on.set()
     await statement
     assert len(closed) == 1
+
+
+@pytest.mark.parametrize("kind", ["read", "write", "handler", "thread"])
+async def test_a_transaction_that_outlives_the_database_closes_its_connection(migrated_url: str, kind: str) -> None:
+    database, closed = Database.open(migrated_url), threading.Event()
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def hold(transaction: AbstractAsyncContextManager[Transaction]) -> None:
+        async with transaction as tx:
+            listen(tx.connection.sync_connection.engine)
+            await go_on.wait()
+
+    def hold_in_thread() -> None:
+        with database.for_handler_in_thread(Wait(1)) as tx:
+            listen(tx.connection.engine)
+            asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result()
+
+    def listen(engine: sa.Engine) -> None:
+        sa.event.listen(engine, "close", lambda *_: closed.set())
+        loop.call_soon_threadsafe(begun.set)
+
+    held = {
+        "read": lambda: hold(database.reading()),
+        "write": lambda: hold(database.writing()),
+        "handler": lambda: hold(database.for_handler(Wait(1))),
+        "thread": lambda: asyncio.to_thread(hold_in_thread),
+    }
+    transaction = asyncio.ensure_future(held[kind]())
+    await begun.wait()
+    await database.dispose()
+    assert not closed.is_set()
+    go_on.set()
+    await transaction
+    assert closed.is_set()
 
 
 async def test_a_connection_serves_the_next_statement(migrated_url: str) -> None:
