@@ -14,7 +14,7 @@ from runner import Context, Dead, Runner, TaskHandler, connect, disconnect, inje
 from runner.db.database import Database
 from runner.db.types import db_now
 from runner.engine import shared_slots
-from runner.engine.events import TasksClaimed
+from runner.engine.events import AttemptsEnded, TasksClaimed
 from runner.engine.lease import lease
 from runner.engine.runner import Engine
 from runner.engine.shards import ShardEngines
@@ -154,6 +154,29 @@ async def test_a_claim_without_a_task_does_not_keep_the_shards_from_their_end(sh
     us.completion._pending = claim_none_during_the_look
     async with asyncio.timeout(WAIT_SECONDS):
         assert await engines.run(until_idle=True)
+
+
+@pytest.mark.representatives(1)
+@EACH_PAIR
+async def test_the_shards_look_again_after_the_end_of_a_task_which_may_have_submitted_to_another(
+    shards: Shards,
+) -> None:
+    engines = shards.engines()
+    us, looks = engines.by_shard["us"], 0
+    pending = us.completion._pending
+
+    async def end_a_task_during_the_first_look() -> Pending:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            await until(lambda: "eu" in engines._idle_since)
+            us.events.publish(AttemptsEnded("succeed", [], {}, us.lease.id))
+        return await pending()
+
+    us.completion._pending = end_a_task_during_the_first_look
+    async with asyncio.timeout(WAIT_SECONDS):
+        assert await engines.run(until_idle=True)
+    assert looks > 1
 
 
 @pytest.mark.representatives(1)
