@@ -263,10 +263,7 @@ async def test_a_schedule_has_no_error_while_the_server_refuses_all_of_them(
     async def work() -> None: ...
 
     await add(harness, id="bad", handler="work", rule="every 1s")
-    body = "BEGIN PERFORM pg_read_file('/no/such/file'); RETURN NEW; END"  # a real SQLSTATE of class 58
-    await change(harness.database, sa.text(f"CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS $${body}$$"))
-    trigger = "CREATE TRIGGER broken BEFORE INSERT ON task FOR EACH ROW EXECUTE FUNCTION broken()"
-    await change(harness.database, sa.text(trigger))
+    await _fail_like_a_disk(harness)
     schedule = harness.database.tables.schedule.c
     async with harness.running():
         await until(lambda: caplog.text.count("schedule bad cannot run: 58P01") == 2)
@@ -275,10 +272,33 @@ async def test_a_schedule_has_no_error_while_the_server_refuses_all_of_them(
         await until(lambda: _has_ticked(harness))
 
 
+@pytest.mark.both_databases
+@pytest.mark.parametrize("others", [(), ("good",)], ids=len)
+async def test_a_schedule_has_the_error_that_only_its_own_tasks_meet(harness: Harness, others: tuple[str, ...]) -> None:
+    past, text = datetime(2026, 11, 5, tzinfo=UTC), TEXT
+    for id in ("bad", *others):
+        await add(harness, id=id, handler=id, rule="every 1h", next_at=past)
+    if others and harness.database.dialect.is_server:
+        await _fail_like_a_disk(harness, "WHEN (NEW.handler = 'bad')")
+        text = "58P01"
+    else:
+        await refuse(harness.database, "INSERT", when="{row}.handler = 'bad'")
+    async with harness.running():
+        await until(lambda: has_error(harness, harness.database.tables.schedule.c, text))
+
+
+async def _fail_like_a_disk(harness: Harness, condition: str = "") -> None:
+    """Refuse inserts of tasks with an SQLSTATE of class 58 that no trigger has raised."""
+    body = "BEGIN PERFORM pg_read_file('/no/such/file'); RETURN NEW; END"
+    await change(harness.database, sa.text(f"CREATE FUNCTION broken() RETURNS trigger LANGUAGE plpgsql AS $${body}$$"))
+    trigger = f"CREATE TRIGGER broken BEFORE INSERT ON task FOR EACH ROW {condition} EXECUTE FUNCTION broken()"
+    await change(harness.database, sa.text(trigger))
+
+
 async def _has_ticked(harness: Harness) -> bool:
     return bool(await harness.rows(sa.select(harness.database.tables.tick.c.schedule)))
 
 
-async def has_error(harness: Harness, schedule: Any) -> bool:
+async def has_error(harness: Harness, schedule: Any, text: str = TEXT) -> bool:
     (row,) = await harness.rows(sa.select(schedule.error).where(schedule.id == "bad"))
-    return TEXT in (row.error or "")
+    return text in (row.error or "")
