@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from runner.engine.claiming import part_claims
 from runner.engine.claiming.limited_claims import Turn
 from runner.engine.claiming.part_claims import UNCHANGED
 from runner.engine.claiming.stuck_claims import MOST_RESTING, StuckClaims
@@ -284,6 +285,23 @@ async def test_a_locked_registry_row_delays_only_the_lanes_with_its_limits(
             assert "last statement: SELECT 1 FROM task_" in caplog.text
             assert await harness.state(waiting) == "waiting"
         await harness.wait_for(waiting)
+
+
+async def test_looks_pause_and_a_claim_that_succeeds_ends_the_growth_of_parts(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_claims, "LOOK_EVERY", 600.0)
+
+    @harness.handler("work")
+    async def work() -> None: ...
+
+    async with harness.running(poll_interval="1h") as runner:
+        parts, stuck = runner.claimer.parts, runner.claimer.claims.stuck
+        await parts.leave_out_untaken()
+        assert not parts.may_look
+        assert 2 * stuck.size_after(4) == stuck.size_after(4)
+        await harness.wait_for(await harness.submit("work"))
+        assert stuck.size_after(4) == 4
 
 
 def test_locked_tasks_are_left_out_up_to_a_number() -> None:
