@@ -21,7 +21,7 @@ NAME = "runner-send"
 """The beginning of the names of the threads."""
 
 MAX_CALLS = 20
-"""Maximum number of calls of one address that share no slots with others."""
+"""Maximum number of calls of one address at the same time, outside of the slots that receivers share."""
 
 
 SLOW, PAUSE = 2.0, 0.02

@@ -48,7 +48,7 @@ DO $$ BEGIN
 END $$;
 LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE
 """
-"""A lock that waits stops all that comes after it, and is a deadlock with programs that have locked another of the
+"""A lock that waits stops every later statement, and is a deadlock with programs that have locked another of the
 tables. So it waits only if there is no such moment, long enough for the server to end an autovacuum."""
 
 

@@ -1,4 +1,4 @@
-"""Claims: all that the claims of one runner share."""
+"""Claims: the claimant, the lanes and the room that the claims of one runner share."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ class Claims:
 
     Args:
         handlers: handlers of the runner by name.
-        claimable: those that it can execute now.
+        claimable: the handlers whose tasks it can execute now.
         scope: tasks that scans may take.
         in_flight: claimed tasks of this runner, and its slots.
         stuck: receives the tasks that no claim can take.
