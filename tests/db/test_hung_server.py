@@ -31,8 +31,9 @@ from tests.databases import migrate
 from tests.postgres import Server, create_database, find_programs
 
 LIMITS = AnswerLimits(1.0, 1.0, 1.0)
-BOUND = 4.0
-"""Seconds in which each call must end: its limit, a connection attempt, and a busy machine."""
+LONG = server_watch.LONGEST
+BOUND = 10.0
+"""Seconds in which each call must end on a busy machine; without a limit of its own, a statement has 15."""
 
 LOCK_BOUND = 30.0
 """Seconds in which a statement that waits for a lock must end."""
@@ -69,7 +70,7 @@ async def test_a_single_statement_ends_within_its_limit(server: Server, url: str
     database = Database.open(url, connector=Connector(LIMITS))
     await database.read(require_answer)
     server.hang()
-    await ends(database.read(require_answer), "no answer for 1.", f"from 127.0.0.1:{server.port} (pid ")
+    await ends(database.read(require_answer), "no answer for ", f"from 127.0.0.1:{server.port} (pid ")
     await ends(database.read(require_answer), "no answer for 1.0 s from 127.0.0.1:", "while connecting")
     started = time.monotonic()
     await database.dispose()
@@ -86,12 +87,12 @@ async def test_each_kind_of_transaction_ends_within_its_limit(
     async def ask(tx: Transaction) -> None:
         await require_answer(tx)
 
-    database = Database.open(url, connector=Connector(LIMITS))
+    database = Database.open(url, connector=Connector(LIMITS._replace(statement=LONG, transaction=LONG)))
     call = getattr(database, way)
     await call(ask)
     server.hang()
     with answer_within(limit):
-        await ends(call(ask), f"no answer for {limit}"[:-1])
+        await ends(call(ask), "no answer for ")
     await database.dispose()
 
 
