@@ -151,8 +151,7 @@ async def test_a_statement_without_a_limit_goes_on_while_its_server_works(
         await tx.execute(sa.select(sa.func.pg_sleep(seconds)))
 
     await database.write(sleep, 2.5)
-    assert questions
-    assert set(questions) == {None}
+    assert None in questions  # one that comes after the end of the statement has another answer, without effect
     slow = asyncio.ensure_future(ends(database.write(sleep, 60.0), "no answer for ", " while connecting"))
     asked = len(questions)
     while len(questions) == asked:
