@@ -166,6 +166,11 @@ class TestValues:
         assert await steps_of(database) == []
         assert await taken_back(database) == Result([id])
         assert await steps_of(database) == before != []
+        if state is State.WAITING:
+            assert await taken_back(database) == Result([id])
+            assert await steps_of(database) == []
+            assert await taken_back(database) == Result([id])
+            assert await steps_of(database) == before
 
 
 class TestEnd:
@@ -588,6 +593,9 @@ async def test_a_change_that_cannot_be_undone_has_a_reason(database: Database) -
     await taken_back(database)
     assert "repeat the original operation" in await refusal(database)
     assert "no such change" in await refusal(database, 999)
+    await database.write(requeue, [Target(await add_past(database, 70, State.DEAD))], ANA)
+    await taken_back(database)
+    assert "repeat the original operation" in await refusal(database)
 
 
 MADE_UP = ("null", "[1]", '{"state": 7}', '{"version": {}}', '{"run_at": "soon"}', "{}")

@@ -54,7 +54,7 @@ def unsupported(change: UndoableChange) -> str:
             return "it erased contents, which are gone"
         case "rekey":
             return "it encrypted the same values with another key"
-        case "restore" | "reblock" | "withdraw" | "cancel":
+        case "restore" | "reblock" | "withdraw" | "withdraw_signal" | "cancel" | "undo_retry":
             return IS_UNDO
         case "copy":
             return f"it submitted task {change.after.get('copy')}, and only the submit of that task can be undone"
@@ -69,7 +69,7 @@ def of_values(change: UndoableChange, task: LockedTask) -> str | None:
 
 
 def _values_conflict(change: UndoableChange, task: LockedTask, names: Iterable[str]) -> str | None:
-    if any(_differ(getattr(task, name), change.after[name]) for name in names):
+    if any(_differ(getattr(task, name), change.after[name]) for name in names if name != FAILED_STEPS):
         return VALUES_CHANGED
     try:
         check_against(former_values(change, names), task)

@@ -14,7 +14,7 @@ from runner.db.types import Instant, next_version
 from runner.model.task import MOVES, State
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.blocking import block_again, close, forget_ends, recall_ends, reopen
-from runner.operations.failed_steps import FAILED_STEPS, restore_failures
+from runner.operations.failed_steps import FAILED_STEPS, forget_failures, restore_failures
 from runner.operations.results import Actor, Result, Skipped
 from runner.operations.rewind import copy_checkpoint
 from runner.operations.signal import STARTED, withdraw_signal
@@ -282,14 +282,22 @@ async def set_values(tx: Transaction, pairs: Sequence[tuple[UndoableChange, Lock
             same.setdefault(tuple(values.items()), []).append(id)
     for items, ids in same.items():
         await change(tx, ids, **dict(items))
+    # The undo of an undone retry forgets the failures again.
+    forgotten = await forget_failures(tx, [task.id for change, task in pairs if FAILED_STEPS in change.after])
     await restore_failures(tx, {task.id: change.before.get(FAILED_STEPS) for change, task in pairs})
-    await record(tx, by, [_edit_entry(change, task, values_by_id[task.id]) for change, task in pairs])
+    entries = [_edit_entry(change, task, values_by_id[task.id], forgotten.get(task.id)) for change, task in pairs]
+    await record(tx, by, entries)
     return Result([task.id for _, task in pairs])
 
 
-def _edit_entry(change: UndoableChange, task: LockedTask, values: dict[str, object]) -> AuditEntry:
-    before = {name: getattr(task, name) for name in values}
-    return AuditEntry("edit", before, values, task.id, undo_of=change.id)
+def _edit_entry(
+    change: UndoableChange, task: LockedTask, values: Mapping[str, Any], forgotten: Sequence[Mapping[str, Any]] | None
+) -> AuditEntry:
+    before: dict[str, Any] = {name: getattr(task, name) for name in values}
+    if forgotten:
+        before[FAILED_STEPS] = forgotten
+    restored = {name: failures for name, failures in change.before.items() if name == FAILED_STEPS}
+    return AuditEntry("edit", before, {**values, **restored}, task.id, undo_of=change.id)
 
 
 async def undo_rewind(tx: Transaction, pairs: Sequence[tuple[UndoableChange, LockedTask]], by: Actor) -> Result:
