@@ -93,24 +93,28 @@ def common_tasks(runners: Iterable[EndedRunner]) -> tuple[list[LostAttempt], int
     return (tasks, most) if most > 1 else ([], 0)
 
 
-async def ended_runners(tx: Transaction, since: datetime, *, lost: bool = False) -> list[EndedRunner]:
+async def ended_runners(
+    tx: Transaction, since: datetime, *, lost: bool = False, most: int = MOST, attempts: bool = True
+) -> list[EndedRunner]:
     """List the runners that ended since a time, the latest first.
 
     Args:
         tx: an open transaction; one statement is executed along the index `at`, and one more if any is lost.
         since: the time, aware.
         lost: True for the lost ones alone.
+        most: maximum number of runners.
+        attempts: False to leave out their attempts, and the statement that reads them.
     """
     ended = tx.tables.ended_runner.c
     columns = (ended.host, ended.pid, ended.version, ended.started_at, ended.ended_at, ended.lost, ended.tasks)
     statement = sa.select(ended.runner_id, *readable(tx, columns)).where(ended.ended_at >= since)
     statement = statement.where(ended.lost) if lost else statement
-    rows = await tx.rows(statement.order_by(ended.ended_at.desc(), ended.runner_id.desc()).limit(MOST))
-    attempts = await _attempts(tx, since, [row.runner_id for row in rows if row.lost])
+    rows = await tx.rows(statement.order_by(ended.ended_at.desc(), ended.runner_id.desc()).limit(most))
+    ends = await _attempts(tx, since, [row.runner_id for row in rows if row.lost and attempts])
     return [
         EndedRunner(
             *(row.runner_id, as_text(row.host), as_int(row.pid), as_text(row.version), moment(row.started_at)),
-            *(at, bool(row.lost), as_int(row.tasks), attempts.get(row.runner_id, ())),
+            *(at, bool(row.lost), as_int(row.tasks), ends.get(row.runner_id, ())),
         )
         for row in rows
         if (at := moment(row.ended_at)) is not None

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import sqlalchemy as sa
 
 from runner.db.database import Database
 from runner.db.transaction import clock
@@ -141,6 +142,22 @@ async def test_a_runner_that_a_rescue_removed_is_named_for_ten_minutes(database:
     for number in range(3):
         await change(database, ended.values(runner_id=20 + number, ended_at=ahead(-30), **row))
     assert (await one(database, AlertRule.RUNNER_LOST)).title == "4 runners were lost"
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize(("lost", "end"), [(True, "was lost"), (False, "stopped")])
+async def test_the_runner_that_ended_last_is_named_if_none_is_alive(database: Database, lost: bool, end: str) -> None:
+    await add_live(database)
+    await lose(database, 7, tasks=1, lost_at=-25 * 3600)
+    assert (await one(database, AlertRule.NO_RUNNER)).text.endswith("; none is registered")
+    await lose(database, 8, tasks=1, lost_at=-3.5 * 3600)
+    await lose(database, 9, tasks=1, lost_at=-4 * 3600)
+    await change(database, database.tables.ended_runner.update().values(lost=lost))
+    alert = await one(database, AlertRule.NO_RUNNER)
+    assert f"; web-2:8 was the last, and {end} 3h3" in alert.text
+    async with database.reading() as tx:
+        ended_at = await tx.scalar(sa.select(tx.tables.ended_runner.c.ended_at).filter_by(runner_id=8))
+    assert alert.since == ended_at
 
 
 @pytest.mark.both_databases

@@ -43,6 +43,7 @@ class SlowFacts:
         flows: results of the last ten minutes by queue and handler.
         repeated: the live tasks that failed more often than the threshold, by handler.
         lost: the runners that were lost in the last ten minutes.
+        ended: the runner that ended last, within a day; None without one.
         schedules: the schedules with their last ticks.
         health: the state of the database; None if it was not read.
         due: seconds since the first ready task became due, by queue and handler.
@@ -55,6 +56,7 @@ class SlowFacts:
     due: Mapping[tuple[str, str], float] = field(default_factory=dict)
     repeated: "Sequence[RepeatedFailures]" = ()
     lost: "Sequence[EndedRunner]" = ()
+    ended: "EndedRunner | None" = None
     schedules: "Sequence[ScheduleRow]" = ()
     health: "Health | None" = None
 

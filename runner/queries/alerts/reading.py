@@ -24,7 +24,7 @@ from runner.queries.task.parents import stuck_tasks
 T = TypeVar("T")
 
 DAY = timedelta(days=1)
-"""The period of the failed attempts of tasks that are not dead."""
+"""The period of the failed attempts of tasks that are not dead, and of the runner that ended last."""
 
 
 async def current_alerts(
@@ -61,12 +61,15 @@ async def slow_facts(tx: Transaction, thresholds: Thresholds = DEFAULT_THRESHOLD
     async def since(span: timedelta, read: Callable[..., Awaitable[T]], *arguments: object) -> T:
         return await read(tx, await clock(tx) - span, *arguments)
 
-    (dead, repeated, flows), results, lost, planned, (vitals, blocked), heads = await tx.gather(
+    (dead, repeated, flows), results, (lost, ended), planned, (vitals, blocked), heads = await tx.gather(
         tx.gather(
             since(thresholds.span, dead_by_handler), since(DAY, repeated_failures, thresholds.failures), _flows(tx)
         ),
         since(RECENT, results_by_runner),
-        since(RECENT, partial(ended_runners, lost=True)),
+        tx.gather(
+            since(RECENT, partial(ended_runners, lost=True)),
+            since(DAY, partial(ended_runners, most=1, attempts=False)),
+        ),
         schedules(tx, runs=TICKS),
         tx.gather(health(tx), stuck_tasks(tx)),
         tx.once(lane_heads),
@@ -79,6 +82,7 @@ async def slow_facts(tx: Transaction, thresholds: Thresholds = DEFAULT_THRESHOLD
         due=_due(heads),
         repeated=repeated,
         lost=lost,
+        ended=ended[0] if ended else None,
         schedules=planned,
         health=vitals,
     )

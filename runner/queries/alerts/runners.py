@@ -51,16 +51,23 @@ def no_runner(facts: AlertFacts) -> Iterator[Alert]:
     ready = overview.ready(overview.queues)
     if not (ready.number or lost or overview.runners):
         return
-    silent = min(overview.runners, key=lambda runner: runner.heartbeat_age, default=None)
-    if silent is None:
-        last, since = "none is registered", None
-    else:
-        last = f"{_title(silent)} was the last, {formatting.age(silent.heartbeat_age)} ago"
-        since = facts.ago(silent.heartbeat_age)
+    last, since = _last(facts)
     wait = f"{ready.of('task')} {'waits' if ready == Count(1) else 'wait'}"
     rescue = f", {count_noun(lost, 'lost task')} cannot be rescued" if lost else ""
     text = f"{wait}{rescue}; start one: runner work; {last}"
     yield Alert(AlertRule.NO_RUNNER, "", Severity.CRITICAL, "No runner is alive", text, START, since)
+
+
+def _last(facts: AlertFacts) -> tuple[str, datetime | None]:
+    """The last runner as a clause, and the time since when none is alive."""
+    if silent := min(facts.overview.runners, key=lambda runner: runner.heartbeat_age, default=None):
+        name, since = _title(silent), facts.ago(silent.heartbeat_age)
+        return f"{name} was the last, {formatting.age(silent.heartbeat_age)} ago", since
+    if ended := facts.slow.ended:
+        age = formatting.since(ended.ended_at, facts.overview.at)
+        end = f"{'was lost' if ended.lost else 'stopped'} {age} ago"
+        return f"{shown(process_name(ended.host, ended.pid))} was the last, and {end}", ended.ended_at
+    return "none is registered", None
 
 
 def pools(overview: Overview) -> Iterator[tuple[str, int, Counter[str]]]:
