@@ -10,7 +10,7 @@ from runner.db.schema.task import is_final_state
 from runner.db.transaction import Transaction
 from runner.model.task import State
 from runner.queries.counting import Count
-from runner.queries.rows import as_text
+from runner.queries.rows import as_text, moment, readable
 
 MOST_DEAD = 10_000
 """Dead tasks that are counted."""
@@ -50,12 +50,14 @@ class RepeatedFailures:
         tasks: their number.
         task: the id of the latest one.
         attempts: the number of the attempt of one that failed most often.
+        since: the first time that one of them had failed too often; None if that is unknown for one.
     """
 
     handler: str
     tasks: int
     task: int
     attempts: int
+    since: datetime | None = None
 
 
 async def repeated_failures(tx: Transaction, since: datetime, more_than: int) -> list[RepeatedFailures]:
@@ -67,9 +69,11 @@ async def repeated_failures(tx: Transaction, since: datetime, more_than: int) ->
         more_than: the number of attempts that may fail.
     """
     attempt, task = tx.tables.attempt.c, tx.tables.task.c
-    latest = sa.select(attempt.task_id, attempt.handler, attempt.attempt).where(attempt.ended_at >= since)
+    columns = (attempt.task_id, attempt.handler, attempt.attempt, *readable(tx, [attempt.ended_at]))
+    latest = sa.select(*columns).where(attempt.ended_at >= since)
     window = latest.order_by(attempt.ended_at.desc()).limit(MOST_ATTEMPTS).subquery()
-    often = sa.select(window.c.task_id, window.c.handler, sa.func.max(window.c.attempt))
+    first = sa.func.max(sa.case((window.c.attempt == more_than + 1, window.c.ended_at)))
+    often = sa.select(window.c.task_id, window.c.handler, sa.func.max(window.c.attempt), first)
     often = often.where(window.c.attempt > more_than).group_by(window.c.task_id, window.c.handler)
     failed = await tx.rows(often.order_by(window.c.task_id.desc()).limit(MOST_TASKS))
     if not failed:
@@ -77,12 +81,16 @@ async def repeated_failures(tx: Transaction, since: datetime, more_than: int) ->
     # A statement of its own: a join with a window of unknown size reads all live tasks on PostgreSQL.
     ids = sorted({row[0] for row in failed})
     live = {row[0] for row in await tx.rows(sa.select(task.id).where(tx.dialect.one_of(task.id, ids)))}
-    by_handler: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for id, handler, number in failed:
+    by_handler: dict[str, list[tuple[int, int, datetime | None]]] = defaultdict(list)
+    for id, handler, number, at in failed:
         if id in live:
-            by_handler[as_text(handler)].append((id, number))
-    rows = [
-        RepeatedFailures(handler, len(tasks), max(tasks)[0], max(number for _, number in tasks))
-        for handler, tasks in by_handler.items()
-    ]
+            by_handler[as_text(handler)].append((id, number, moment(at)))
+    rows = [_repeated(handler, tasks) for handler, tasks in by_handler.items()]
     return sorted(rows, key=lambda row: (-row.tasks, row.handler))
+
+
+def _repeated(handler: str, tasks: list[tuple[int, int, datetime | None]]) -> RepeatedFailures:
+    ids, attempts, times = zip(*tasks, strict=True)
+    known = [at for at in times if at is not None]
+    since = min(known) if len(known) == len(times) else None
+    return RepeatedFailures(handler, len(ids), max(ids), max(attempts), since)

@@ -114,9 +114,21 @@ async def test_a_task_that_keeps_failing_is_named_with_its_handler(database: Dat
     alert = await one(database, AlertRule.TASKS_FAILING)
     assert (alert.subject, alert.title) == ("pay", "1 task of pay keeps failing")
     assert alert.text == f"task {often}, up to attempt 4 (threshold 3 failures)"
+    assert alert.since == await ended_at(database, often, 4)
     assert AlertRule.TASKS_FAILING not in [
         alert.rule for alert in await database.read(current_alerts, Thresholds(failures=4))
     ]
+    await add_attempt(database, often, 5, handler="pay", ended_at=ahead(-30))
+    assert (await one(database, AlertRule.TASKS_FAILING)).since == alert.since
+    await add_attempt(database, await add_live(database, "pay", attempt=9), 9, handler="pay", ended_at=ahead(-30))
+    assert (await one(database, AlertRule.TASKS_FAILING)).since is None
+
+
+async def ended_at(database: Database, task: int, number: int) -> datetime:
+    async with database.reading() as tx:
+        attempt = tx.tables.attempt.c
+        moment: datetime = await tx.scalar(sa.select(attempt.ended_at).filter_by(task_id=task, attempt=number))
+        return moment
 
 
 async def test_failures_of_another_day_do_not_count(database: Database) -> None:

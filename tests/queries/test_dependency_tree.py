@@ -13,7 +13,8 @@ from runner.queries.task.dependency_tree import DependencyTree, dependency_cycle
 from runner.queries.task.detail import task_detail
 from runner.queries.task.parents import StuckTasks, stuck_tasks
 from runner.store.submit import submit_many
-from tests.store.dependencies import after, put_after, resolve_parents
+from tests.store.dependencies import after, put_after, resolve_parents, sweep
+from tests.store.rows import history_row, stored
 from tests.store.runners import Runner
 from tests.store.table import edit, put
 
@@ -121,10 +122,16 @@ async def test_blocked_tasks_behind_a_dead_task_are_stuck(database: Database, ru
     await runner.end(claimed, Dead("no"))
     await resolve_parents(database, parent)
     assert claimed.id == parent
-    assert await database.read(stuck_tasks) == StuckTasks(Count(2), first, parent)
-    assert await database.read(stuck_tasks, 2) in (None, StuckTasks(Count(2, more=True), first, parent))
+    since = (await history_row(database, parent)).finished_at
+    assert await database.read(stuck_tasks) == StuckTasks(Count(2), first, parent, since)
+    assert await database.read(stuck_tasks, 2) in (None, StuckTasks(Count(2, more=True), first, parent, since))
     await database.write(unblock, [Target(first)], ANA)
-    assert await database.read(stuck_tasks) == StuckTasks(Count(1), second, parent)
+    assert await database.read(stuck_tasks) == StuckTasks(Count(1), second, parent, since)
+    await database.write(unblock, [Target(second)], ANA)
+    later = await put_after(database, parent)
+    await sweep(database)
+    submitted_at = (await stored(database, later)).submitted_at
+    assert await database.read(stuck_tasks) == StuckTasks(Count(1), later, parent, submitted_at)
     await database.write(retry_now, [Target(parent)], ANA)
     assert await database.read(stuck_tasks) is None
 
@@ -138,4 +145,6 @@ async def test_a_task_is_stuck_beside_one_with_many_open_parents(database: Datab
     (claimed,) = await runner.claim(1)
     await runner.end(claimed, Dead("no"))
     await resolve_parents(database, dead)
-    assert await database.read(stuck_tasks, 3) == StuckTasks(Count(1), stuck, dead)
+    found = await database.read(stuck_tasks, 3)
+    assert found is not None
+    assert (found.number, found.task, found.parent) == (Count(1), stuck, dead)

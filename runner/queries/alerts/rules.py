@@ -250,7 +250,7 @@ def failing_tasks(facts: AlertFacts) -> Iterator[Alert]:
         title = f"{count_noun(each.tasks, 'task')} of {shown(each.handler)} {verb} failing"
         text = f"task {each.task}, up to attempt {each.attempts} (threshold {facts.thresholds.failures:,} failures)"
         advice = f"Its errors: runner show {each.task}"
-        yield Alert(AlertRule.TASKS_FAILING, each.handler, Severity.WARNING, title, text, advice)
+        yield Alert(AlertRule.TASKS_FAILING, each.handler, Severity.WARNING, title, text, advice, each.since)
 
 
 def blocked_tasks(facts: AlertFacts) -> Iterator[Alert]:
@@ -259,7 +259,7 @@ def blocked_tasks(facts: AlertFacts) -> Iterator[Alert]:
         title = f"{blocked.number.of('task')} blocked by failed tasks"
         text = f"{blocked.task} waits for {blocked.parent}"
         advice = f"Retry the parent: runner retry {blocked.parent}, or: runner unblock {blocked.task}"
-        yield Alert(AlertRule.TASKS_BLOCKED, "", Severity.WARNING, title, text, advice)
+        yield Alert(AlertRule.TASKS_BLOCKED, "", Severity.WARNING, title, text, advice, blocked.since)
 
 
 def _listed(names: list[str]) -> str:

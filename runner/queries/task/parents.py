@@ -1,6 +1,7 @@
 """parents: the tasks that a task depends on, open and resolved."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -9,7 +10,7 @@ from runner.db.schema import is_open, is_state
 from runner.db.transaction import Transaction
 from runner.model.task import State
 from runner.queries.counting import Count
-from runner.queries.rows import as_text, text
+from runner.queries.rows import as_text, moment, readable, text
 from runner.queries.task_list.row import TaskRow, task_rows
 from runner.store.dependencies.parents import parent_of
 
@@ -111,18 +112,20 @@ class StuckTasks:
         number: their number among the first blocked tasks.
         task: the id of one of them.
         parent: the id of a dead or cancelled task that it waits for.
+        since: the time since when one of them waits so; None if unknown.
     """
 
     number: Count
     task: int
     parent: int
+    since: datetime | None = None
 
 
 async def stuck_tasks(tx: Transaction, most: int = MOST_BLOCKED) -> StuckTasks | None:
     """Find the blocked tasks that wait for a dead or cancelled task; None if there are none.
 
     Args:
-        tx: an open transaction; at most three statements are executed, each along an index.
+        tx: an open transaction; at most four statements are executed, each along an index.
         most: maximum number of blocked tasks to look at, and of their dependencies on tasks that have failed; these are
             searched among the first SCAN_LIMIT open ones.
     """
@@ -137,8 +140,14 @@ async def stuck_tasks(tx: Transaction, most: int = MOST_BLOCKED) -> StuckTasks |
     pairs = await tx.rows(failing.order_by(row.task_id, row.parent_id).limit(most))
     final = is_state(history.state, State.DEAD, State.CANCELLED)  # others are being retried
     ids = sorted({row[1] for row in pairs})
-    failed = {row[0] for row in await tx.rows(sa.select(history.id).where(tx.dialect.one_of(history.id, ids), final))}
+    ends = sa.select(history.id, *readable(tx, [history.finished_at])).where(tx.dialect.one_of(history.id, ids), final)
+    failed = {row[0]: moment(row[1]) for row in await tx.rows(ends)}
     stuck = [(row[0], row[1]) for row in pairs if row[1] in failed]
     if not stuck:
         return None
-    return StuckTasks(Count(len({task_id for task_id, _ in stuck}), max(len(blocked), len(pairs)) >= most), *stuck[0])
+    tasks = sorted({task_id for task_id, _ in stuck})
+    starts = sa.select(task.id, *readable(tx, [task.submitted_at])).where(tx.dialect.one_of(task.id, tasks))
+    submitted = {row[0]: moment(row[1]) for row in await tx.rows(starts)}
+    times = [(failed[parent], submitted.get(task_id)) for task_id, parent in stuck]
+    since = min((max(ended, at) for ended, at in times if ended is not None and at is not None), default=None)
+    return StuckTasks(Count(len(tasks), max(len(blocked), len(pairs)) >= most), *stuck[0], since)
