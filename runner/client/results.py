@@ -139,7 +139,7 @@ class TaskHandle(int, Generic[R_co]):
         The audit log records the change like that of an operator, and `runner undo` reverses it.
 
         Args:
-            reason: the reason, for the audit log. Callers that wait for the result read it if the task was not running.
+            reason: the reason, for the audit log and for the callers that wait for the result.
             by: the user who asked for it, such as "ana@example.org"; None for the user of this process.
             tx: your connection or session; the change becomes part of its open transaction. See docs/transactions.md.
 

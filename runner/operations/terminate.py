@@ -7,13 +7,13 @@ import sqlalchemy as sa
 
 from runner.db.transaction import Transaction
 from runner.model.task import MOVES, State
-from runner.model.text_limits import to_storable
 from runner.operations.audit_log import AuditEntry, record
 from runner.operations.blocking import close
-from runner.operations.results import REASON_LIMIT, Actor, Result, Target
+from runner.operations.results import Actor, Result, Target
 from runner.operations.targets import LockedTask, change, lock_targets
 from runner.store.history import UNASSIGNED, FinishedTask, finish
 from runner.store.minute_statistics import NO_RUNNER, count_unclaimed
+from runner.store.terminations import termination_text
 
 
 async def terminate(tx: Transaction, targets: Iterable[Target], by: Actor) -> Result:
@@ -42,13 +42,9 @@ async def cancel(tx: Transaction, tasks: Sequence[LockedTask], by: Actor) -> Non
         # A foreign client may have left a runner's id in a row that is not running.
         await change(tx, [task.id for task in tasks], **UNASSIGNED)
         await count_unclaimed(tx, [task.id for task in tasks])
-        await finish(tx, "cancel", NO_RUNNER, [FinishedTask(task.id, task.fence, error=_why(by)) for task in tasks])
+        why = termination_text(by.operator, by.reason)
+        await finish(tx, "cancel", NO_RUNNER, [FinishedTask(task.id, task.fence, error=why) for task in tasks])
         await close(tx, [task.id for task in tasks if task.state is State.BLOCKED])
-
-
-def _why(by: Actor) -> str:
-    reason = f": {by.reason}" if by.reason else ""
-    return to_storable(f"terminated by {by.operator}{reason}", REASON_LIMIT)
 
 
 def _entry(task: LockedTask) -> AuditEntry:

@@ -20,6 +20,7 @@ from runner.store.attempts import FailedAttempt, record, started_at_column
 from runner.store.ended_runners import end_runners
 from runner.store.history import UNASSIGNED, FinishedTask, finish, reused_ids
 from runner.store.minute_statistics import NO_RUNNER, Run, count_runs, minute_columns
+from runner.store.terminations import termination_texts
 
 UNSTARTED = f"{RUNNER_LOST}: its lease expired before this task was known to have started"
 LOST = Failure(RUNNER_LOST, "the lease of its runner expired while the task was running")
@@ -155,8 +156,10 @@ async def rescue(
     await _return_to_queue(tx, [row.id for row in lost if not row.began], UNSTARTED, 1)
     verbs = {row.id: _verb(row) for row in lost}
     await record(tx, [FailedAttempt(row, verbs[row.id], _failure(row), None) for row in lost if row.began])
+    terminated = {row.id: row.fence for row in lost if verbs[row.id] == "cancel"}
+    reasons = await termination_texts(tx, terminated) if terminated else {}
     for verb in ("die", "cancel"):
-        endings = [_finished(row) for row in lost if verbs[row.id] == verb]
+        endings = [_finished(row, reasons.get(row.id)) for row in lost if verbs[row.id] == verb]
         if endings:
             await finish(tx, verb, NO_RUNNER, endings)
     await count_runs(tx, rescuer.runner_id, [Run(row, verbs[row.id]) for row in lost])
@@ -294,7 +297,7 @@ def _is_at_bound(row: Any) -> bool:
     return bool(row.fence >= HIGHEST_FENCE)
 
 
-def _finished(row: Any) -> FinishedTask:
+def _finished(row: Any, reason: str | None) -> FinishedTask:
     if _is_at_bound(row):
         return FinishedTask(row.id, row.fence, error=AT_BOUND)
-    return FinishedTask(row.id, row.fence + 1)
+    return FinishedTask(row.id, row.fence + 1, error=reason)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -38,6 +38,7 @@ from runner.store.minute_statistics import Run, count_runs, minute_columns
 from runner.store.rescue import LOST
 from runner.store.retention import SubmitWatch
 from runner.store.signals import start_signalled
+from runner.store.terminations import termination_texts
 
 
 class Settlement(NamedTuple):
@@ -182,7 +183,7 @@ async def _settle_judged(
         else:
             verdicts.append((item, row, _judge(item, row)))
             settled.verbs[item.id] = verdicts[-1][2].verb
-    await _write(tx, holder, verdicts)
+    await _write(tx, holder, await _with_reasons(tx, verdicts))
     if settled.fenced:
         settled.written = await _written(tx, holder, [item for item in batch if item.id in settled.fenced])
         settled.fenced -= settled.written.keys()
@@ -191,6 +192,17 @@ async def _settle_judged(
         settled.written |= dict.fromkeys(deleted, "succeed")
         settled.fenced -= deleted
     return settled
+
+
+async def _with_reasons(
+    tx: Transaction, verdicts: list[tuple[Settlement, RunningTask, Verdict]]
+) -> list[tuple[Settlement, RunningTask, Verdict]]:
+    """The verdicts; those on terminated tasks with the reasons of the operators."""
+    fences = {row.id: row.fence for _, row, verdict in verdicts if verdict.verb == "cancel"}
+    reasons = await termination_texts(tx, fences) if fences else {}
+    if not reasons:
+        return verdicts
+    return [(item, row, replace(verdict, why=reasons.get(row.id, verdict.why))) for item, row, verdict in verdicts]
 
 
 async def _write(tx: Transaction, holder: int, verdicts: Sequence[tuple[Settlement, RunningTask, Verdict]]) -> None:

@@ -66,7 +66,7 @@ async def test_the_status_of_a_task_follows_its_life(export: Any, migrated_url: 
         assert (running.progress.done, running.progress.total, running.progress.unit) == (3, 10, "rows")
         assert running.claimed_at is not None
         await task.cancel_async("no longer needed")
-        with pytest.raises(TaskCancelled):
+        with pytest.raises(TaskCancelled, match=r"terminated by .+: no longer needed"):
             await task.wait(timeout=WAIT_SECONDS)
     cancelled = await task.status_async()
     assert (cancelled.state, cancelled.finished, cancelled.handler) == (State.CANCELLED, True, "test.export")

@@ -12,7 +12,7 @@ from runner.db.transaction import clock
 from runner.db.types import db_later, db_now
 from runner.errors import DatabaseRefused, InvalidEdit, InvalidRetryPlan, PayloadTooLarge
 from runner.filter.parse import Filter
-from runner.model.outcome import Done, Failure, Retry
+from runner.model.outcome import Cancelled, Done, Failure, Retry
 from runner.model.task import Claimed, NewTask, Shown, State
 from runner.operations.bulk import BulkOptions, matching, to_all, to_each
 from runner.operations.delay import delay
@@ -52,6 +52,7 @@ from tests.databases import database_at
 from tests.store.dependencies import dependencies_of, put_after
 from tests.store.every_operation import KEYRING
 from tests.store.rows import add_live, add_past, add_runner, ahead, filtered, history_row, stored
+from tests.store.runners import Runner
 from tests.store.table import change, put
 
 ANA = Actor("ana", "desk-1", "relay is back")
@@ -404,6 +405,24 @@ class TestTerminate:
             assert await stored(database, id) is None
             verb, before, after = await last_entry(database, id)
             assert (verb, before["state"], after["state"]) == ("terminate", state, State.CANCELLED)
+
+    @pytest.mark.both_databases
+    @pytest.mark.parametrize("end", ["settled", "failed", "rescued"])
+    async def test_a_running_task_ends_with_the_reason(self, database: Database, other: Runner, end: str) -> None:
+        id = await add_live(database, "work")
+        claimed = await take(database, "work")
+        await database.write(terminate, [Target(id)], BEN)
+        (entry,) = await database.read(audit, task_id=id)
+        await database.write(undo, [entry.id], BEN)
+        await database.write(terminate, [Target(id)], ANA)
+        holder = await holder_of(database, id)
+        if end == "rescued":
+            await change(database, database.tables.runner.delete().where(database.tables.runner.c.id == holder))
+            assert await other.rescue() == {id: "cancel"}
+        else:
+            outcome = Cancelled() if end == "settled" else Retry(failure=Failure("OSError", "no route"))
+            await database.write(settle, holder, [Settlement(id, claimed.fence, outcome)])
+        assert (await history_row(database, id)).error == "terminated by ana: relay is back"
 
     @pytest.mark.both_databases
     async def test_a_terminated_task_waits_for_no_parent(self, database: Database) -> None:
