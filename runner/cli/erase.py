@@ -66,10 +66,12 @@ async def _erase_archived(folder: Path, targets: list[int] | Filter, options: Ch
                 print_line(f"{count_noun(len(tasks), 'archived task')} would be erased" if tasks else NO_MATCH)
                 return Exit.OK
             _confirm(str(len(tasks)), options, settings)
+            # A process that is killed during the next lines leaves this entry alone.
+            await database.write(_record, folder, len(tasks), "erasing", by)
             for file, ids in matches.items():
                 records = archive.read(file)
                 archive.rewrite(file, [erased_record(each) if each["id"] in ids else each for each in records])
-            await database.write(_record, folder, len(tasks), by)
+            await database.write(_record, folder, len(tasks), "erased", by)
     return print_result("erase", Result(tasks), json=options.json)
 
 
@@ -80,6 +82,6 @@ def _confirm(count: str, options: ChangeOptions, settings: Settings) -> None:
     check_count(count, options.yes or ask(count, demand_for(count, settings)))
 
 
-async def _record(tx: Transaction, folder: Path, tasks: int, by: Actor) -> None:
-    after = {"tasks": tasks, "erased": ", ".join(CONTENTS)}
+async def _record(tx: Transaction, folder: Path, tasks: int, progress: str, by: Actor) -> None:
+    after = {"tasks": tasks, progress: ", ".join(CONTENTS)}
     await record(tx, by, [AuditEntry("erase", {}, after, target=f"archive {folder}")])

@@ -13,6 +13,7 @@ from runner.operations.results import Actor, Target
 from runner.store.task_records import line_of, read_records
 from tests.cli.conftest import Call, Store, _alone, call, cli, store  # noqa: F401 - fixtures
 from tests.store.rows import add_attempt, add_live, add_past
+from tests.triggers import accept, refuse
 
 BY = Actor("ana", "desk", "request")
 SECRET = "ana-lives-here"
@@ -66,9 +67,15 @@ def test_an_archive_is_written_anew_without_the_contents(cli: Call, store: Store
     refused = cli("erase", 1, "--archive", folder, "--reason", "request", "--yes", 2)
     assert refused.code == 6
     assert list(folder.glob("*/*.gz")) == before
-    done = cli("erase", 1, "--archive", folder, "--reason", "request", "--yes", 1)
+    erase_one = ("erase", 1, "--archive", folder, "--reason", "request", "--yes", 1)
+    store.use(partial(refuse, event="INSERT", table="task_audit", when="{row}.verb = 'erase'"))
+    assert cli(*erase_one).code != 0
+    assert list(folder.glob("*/*.gz")) == before
+    store.use(partial(accept, table="task_audit"))
+    done = cli(*erase_one)
     assert done.code == 0, done.err
     assert not set(folder.glob("*/*.gz")) & set(before)
     assert SECRET not in cli("show", 1, "--archive", folder, "--json").out
     assert SECRET in cli("show", 2, "--archive", folder, "--json").out
-    assert "archive" in cli("audit").out
+    entries = cli("audit", "--json").document["entries"]
+    assert ["erased" in entry["after"] for entry in entries[:2]] == [True, False], entries
