@@ -601,7 +601,6 @@ def _task_schedule(op: Operations) -> None:
         sa.Column("replaced", sa.Text),
         sa.Column("error", sa.Text),
         sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
-        sa.Column("created_at", Instant, nullable=False, server_default=db_now()),
         sa.CheckConstraint("length(id) between 1 and 200", name="id"),
         sa.CheckConstraint("length(handler) between 1 and 200", name="handler"),
         sa.CheckConstraint("jitter >= 0 and jitter < 1e9", name="jitter"),
