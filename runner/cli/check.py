@@ -32,7 +32,7 @@ from runner.db.migrations.sequences import REMEDY, late_sequences, reused_ids
 from runner.db.row_locks import awaited_locks, registry_locks, table_locks, without_weak_locks
 from runner.db.server_encoding import ANY, encoding_of, escaping_note
 from runner.db.transaction import Transaction, clock
-from runner.errors import ConfigurationError, DatabaseLocked, InvalidInput, StoreError
+from runner.errors import ConfigurationError, DatabaseLocked, DatabaseUnavailable, InvalidInput, StoreError
 from runner.handlers.outcome_rules import OutcomeRules
 from runner.handlers.registry import Handler
 from runner.model.alert import Alert, AlertRule
@@ -319,7 +319,13 @@ class _ChecksEnd(Exception):
 
 
 async def _connection(checked: Checked) -> AsyncIterator[Finding]:
-    latency, skew = await ping(lambda: checked.database.read(clock), PINGS)
+    try:
+        latency, skew = await ping(lambda: checked.database.read(clock), PINGS)
+    except DatabaseUnavailable as error:
+        if "closed the connection" in str(error):
+            # The BEGIN of a write travels alone: its error has the reason why a pooler has closed the connection.
+            await checked.database.write(clock)
+        raise
     text = f"{checked.database.url} answers in {formatting.duration(latency)}"
     yield Finding(DATABASE, CheckStatus.WELL, text)
     direction = "ahead of" if skew > timedelta(0) else "behind"

@@ -148,6 +148,10 @@ ADVICE = {
     ),
     **dict.fromkeys(DAMAGED, _DAMAGED),
     "no such table": INCOMPLETE,
+    "in statement pooling mode": (
+        "A pooler in statement mode allows no transactions: set its pool_mode to transaction or session, or connect to "
+        "the server itself"
+    ),
     "disk I/O error": "Check its disk, the permissions of its folder and the quota of the user",
 }
 """Advice by a part of the error message."""

@@ -22,6 +22,7 @@ pytestmark = [
 
 CONFIGURATION = """
 [databases]
+statements = host=127.0.0.1 port={server} dbname=postgres pool_mode=statement
 * = host=127.0.0.1 port={server}
 [pgbouncer]
 listen_addr = 127.0.0.1
@@ -120,3 +121,22 @@ def test_submits_runners_and_commands_work_behind_a_transaction_pooler(
         connection.execute("DELETE FROM task_history")
     assert states == [("shop.pack", "succeeded", 50), ("shop.ship", "succeeded", 50)]
     assert sessions == [(0,)]
+
+
+def test_a_pooler_in_statement_mode_is_named_with_the_remedy(pooled: tuple[str, Server], tmp_path: Path) -> None:
+    url = pooled[0].rpartition("/")[0] + "/statements"
+    program = str(Path(sys.executable).with_name("runner"))
+    for command in ("check", "migrate"):
+        done = subprocess.run(
+            [program, command],
+            cwd=tmp_path,
+            env=os.environ | {"TASKTUI_URL": url},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 4, done
+        output = done.stdout + done.stderr
+        assert "transaction blocks not allowed in statement pooling mode. A pooler in statement mode" in output
+        assert "set its pool_mode to transaction or session, or connect to the server itself" in output
