@@ -210,7 +210,7 @@ class Console(KeyBuffer):
         if not self._preloaded:
             self._preloaded = True
             self.run_worker(self.databases.watch(read_alarm), group="databases")
-            self.set_timer(PRELOAD_DELAY, lambda: self.run_worker(preload, thread=True))
+            self.set_timer(PRELOAD_DELAY, lambda: self.run_worker(preload()))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Remove all colours if NO_COLOR is set."""

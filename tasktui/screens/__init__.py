@@ -3,10 +3,14 @@
 The class of a screen is imported when it is first shown.
 """
 
+import asyncio
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pkgutil import iter_modules
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from tasktui.commands.syntax import SCREENS, Screen
@@ -62,17 +66,31 @@ SWITCH = 5e-4
 """Seconds that a thread, such as the one of `preload` or of SQLite, may keep the interpreter from a key."""
 
 
-def preload() -> None:
-    """Import the other screens, actions, dialogs and operations, so that no key waits, and start garbage collection.
+async def preload() -> None:
+    """Import the other screens, actions, dialogs and operations in a thread, so that no key waits for them.
 
-    The collector skips everything imported by then: modules stay until the process ends.
+    A cancel stops the thread after the module that it imports.
     """
+    stops = Event()
+    try:
+        await asyncio.to_thread(_import, stops)
+    finally:
+        stops.set()
+
+
+def _import(stops: Event) -> None:
     sys.setswitchinterval(SWITCH)
-    for mode in MODES.values():
-        _ = mode.screen
-    for package in ("tasktui.actions", "tasktui.dialogs", "runner.operations"):
-        for module in iter_modules(import_module(package).__path__, f"{package}."):
-            import_module(module.name)
+    with suppress(Exception):  # The key that needs the module reports why it cannot be imported.
+        for name in _modules():
+            if stops.is_set():
+                return
+            import_module(name)
     if not gc.isenabled():
-        gc.freeze()
+        gc.freeze()  # The collector skips everything imported by now: modules stay until the process ends.
         gc.enable()
+
+
+def _modules() -> Iterator[str]:
+    yield from (f"tasktui.screens.{mode.module}" for mode in MODES.values())
+    for package in ("tasktui.actions", "tasktui.dialogs", "runner.operations"):
+        yield from (module.name for module in iter_modules(import_module(package).__path__, f"{package}."))

@@ -1,5 +1,6 @@
 """How the console starts and ends, as a program of its own."""
 
+import asyncio
 import errno
 import json
 import os
@@ -9,9 +10,11 @@ import stat
 import subprocess
 import sys
 import termios
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,6 +27,7 @@ from runner.errors import DatabaseUnavailable, InvalidInput, SchemaMissing
 from runner.settings import Settings
 from runner.text.sanitize import crash_text
 from runner.urls import parse_url
+from tasktui import app, screens
 from tasktui.__main__ import ERASED, WAITING
 from tasktui.session.write_lock import ASKED
 from tasktui.startup import startup
@@ -304,6 +308,49 @@ async def test_a_message_that_comes_after_the_console_has_closed_is_no_crash(wat
     assert console._exception is None
     console._handle_exception(KeyError("task"))
     assert isinstance(console._exception, KeyError)
+
+
+async def test_an_import_that_fails_in_the_background_is_no_crash(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importing, failed = screens.import_module, asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def fails(name: str) -> ModuleType:
+        if name.startswith("tasktui.actions."):
+            loop.call_soon_threadsafe(failed.set)
+            raise ImportError(name)
+        return importing(name)
+
+    monkeypatch.setattr(app, "PRELOAD_DELAY", 0.01)
+    monkeypatch.setattr(screens, "import_module", fails)
+    async with watch() as operator:
+        await operator.until(failed.is_set)
+        await operator.press("2")
+        await operator.sees("0 tasks")
+
+
+async def test_the_imports_in_the_background_end_with_the_console(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    importing, begun, stops = screens.import_module, asyncio.Event(), threading.Event()
+    loop, names = asyncio.get_running_loop(), list[str]()
+
+    def slow(name: str) -> ModuleType:
+        if threading.current_thread() is not threading.main_thread():
+            names.append(name)
+            loop.call_soon_threadsafe(begun.set)
+            assert stops.wait(WAIT_SECONDS)
+        return importing(name)
+
+    monkeypatch.setattr(app, "PRELOAD_DELAY", 0.01)
+    monkeypatch.setattr(screens, "import_module", slow)
+    monkeypatch.setattr(screens, "Event", lambda: stops)
+    async with watch() as operator:
+        await operator.until(begun.is_set)
+    assert await asyncio.to_thread(stops.wait, WAIT_SECONDS)
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert len(names) == 1
 
 
 def test_a_crash_shows_where_and_no_value() -> None:
