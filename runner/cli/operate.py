@@ -268,7 +268,7 @@ async def _execute(
             return ShardOutcome(await to_each(database, operation, [Target(id) for id in targets], bulk_options))
         if not change.canary:
             return ShardOutcome(await to_all(database, operation, targets, bulk_options))
-        canary = await apply_canary(database, operation, targets, bulk_options, progress.wait)
+        canary = await apply_canary(database, operation, by, targets, bulk_options, progress.wait)
         return ShardOutcome(canary.result, one_line(canary.failure or ""))
     except asyncio.CancelledError:
         print_stderr(f"stopped: {count_noun(progress.done, 'task')} changed")

@@ -9,9 +9,13 @@ from runner.db.transaction import Transaction, clock
 from runner.errors import InvalidInput
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
+from runner.operations.audit_log import AuditEntry, record
 from runner.operations.bulk import BulkOptions, DatabaseAccess, Operation, to_all, to_each
-from runner.operations.results import Result, Target
+from runner.operations.results import Actor, Result, Target
+from runner.queries.audit import CANARY
 from runner.queries.fate import FailureCause, GroupFate, fate_of, last_causes
+from runner.text.formatting import reason
+from runner.text.sanitize import count_noun
 
 STAGES = (1, 10, 100)
 """The tasks of each stage before the rest."""
@@ -38,6 +42,13 @@ class CanaryResult:
     causes: tuple[FailureCause, ...] = ()
     stages: int = 0
 
+    def words(self, *, stopped: bool) -> str:
+        """The result in words, for the audit."""
+        if self.failure:
+            return reason(self.failure)
+        number = count_noun(len(self.result.changed), "task")
+        return f"stopped by the operator after {number}" if stopped else f"changed {number}; no stage failed"
+
     @property
     def failure(self) -> str:
         """The reason why it stopped, as a sentence; empty if nothing failed."""
@@ -51,9 +62,33 @@ class CanaryResult:
 async def canary(
     database: DatabaseAccess,
     operation: Operation,
+    by: Actor,
     task_filter: Filter,
     options: BulkOptions,
     on_wait: Callable[[GroupFate], object] = ignore,
+) -> CanaryResult:
+    """Apply an operation in stages, see `_in_stages`, and record the result in the audit.
+
+    The entry names the change group and the task that failed. It is not in the group, because it changed nothing.
+
+    Args:
+        by: the operator of the operation, with its change group.
+    """
+    result = await _in_stages(database, operation, task_filter, options, on_wait)
+    if result.result.changed:
+        after = {"result": result.words(stopped=options.stop())}
+        task_id = result.causes[0].task_id if result.causes else None
+        entry = AuditEntry(CANARY, {}, after, task_id, f"group {by.change_group}")
+        await database.write(record, by._replace(change_group=None), [entry])
+    return result
+
+
+async def _in_stages(
+    database: DatabaseAccess,
+    operation: Operation,
+    task_filter: Filter,
+    options: BulkOptions,
+    on_wait: Callable[[GroupFate], object],
 ) -> CanaryResult:
     """Apply an operation in stages; each stage begins when all tasks of the one before have ended without a failure.
 

@@ -44,7 +44,13 @@ class AuditRecord:
 
 
 REVEAL = "reveal"
-"""The verb of an entry that records a reveal of secrets; it changed nothing, and undo does not apply."""
+"""The verb of an entry that records a reveal of secrets."""
+
+CANARY = "canary"
+"""The verb of an entry that records the result of a canary, beside the entries of its changes."""
+
+UNCHANGED = (REVEAL, CANARY)
+"""The verbs of entries that changed nothing, and to which undo does not apply."""
 
 SCAN_LIMIT = 100_000
 """Maximum number of entries that a search without an index reads."""
@@ -119,7 +125,7 @@ def undoable(entries: Sequence[AuditRecord]) -> AuditRecord | None:
         entries: audit entries, latest first.
     """
     undone = {entry.undo_of for entry in entries}
-    changes = (entry for entry in entries if entry.undo_of is None and entry.verb != REVEAL)
+    changes = (entry for entry in entries if entry.undo_of is None and entry.verb not in UNCHANGED)
     return next((entry for entry in changes if entry.id not in undone), None)
 
 

@@ -152,7 +152,7 @@ async def carry_out(session: Session, plan: ActionPlan, confirmation: Confirmati
     limit = plan.most(confirmation)
     options = BulkOptions(CHUNK, limit=limit, on_progress=work.update, stop=lambda: work.stopping)
     if plan.task_filter is not None and confirmation.canary:
-        canary = await apply_canary(session, change, plan.task_filter, options, partial(_waits, work))
+        canary = await apply_canary(session, change, by, plan.task_filter, options, partial(_waits, work))
         if canary.failure:
             work.note = f"Canary {line(canary.failure)}. {await _undoable(session, str(by.change_group))}"
         else:

@@ -206,11 +206,11 @@ def _quiet(view: View, width: int) -> list[Row]:
 
 def _outlook(slow: "Background", at: datetime) -> str:
     """The next schedule and the last change in words; empty without both."""
-    from runner.queries.audit import REVEAL  # not needed for the first data
+    from runner.queries.audit import UNCHANGED  # not needed for the first data
 
     due = ((line(each.id, 40), each.next_at) for each in slow.schedules if each.next_at and each.next_at > at)
     planned = next((f"Next schedule: {name} {formatting.distance(next_at, at)}." for name, next_at in due), "")
-    entries = (change.entry for change in slow.changes if change.entry.verb != REVEAL)
+    entries = (change.entry for change in slow.changes if change.entry.verb not in UNCHANGED)
     changed = next(
         (f"Last change: {line(each.operator, 20)}, {formatting.distance(each.at, at)}." for each in entries), ""
     )

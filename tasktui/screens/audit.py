@@ -16,7 +16,7 @@ from runner.db.transaction import Transaction, clock
 from runner.filter.fields import Operator
 from runner.filter.parse import Filter, Term
 from runner.model.task import Shown
-from runner.queries.audit import ChangeGroup, change_groups
+from runner.queries.audit import UNCHANGED, ChangeGroup, change_groups
 from runner.queries.audit_words import brief_changes, changed_values, column_words
 from runner.queries.fate import GroupFate, fate
 from runner.queries.task.timeline import format_entry
@@ -118,9 +118,9 @@ class AuditScreen(LiveScreen):
         return replace(operations, has_new_change=has_new_change)
 
     def _group_of_cursor(self) -> str | None:
-        """The change group under the cursor; None for a single change."""
+        """The change group under the cursor; None for a change without one, and for one of a listed group."""
         operation = self._operation()
-        return operation.entry.change_group if operation is not None and is_group(operation) else None
+        return operation.entry.change_group if operation is not None and self._change_group is None else None
 
     def request(self) -> object:
         """Return the change group whose changes are listed; None for all operations."""
@@ -164,7 +164,8 @@ class AuditScreen(LiveScreen):
         if snapshot.has_new_change:
             self.opened.has_new_change = False
             by = self.session.by(None)
-            own = (row.entry.id for row in snapshot.rows if (row.entry.operator, row.entry.host) == by[:2])
+            changes = (row.entry for row in snapshot.rows if row.entry.verb not in UNCHANGED)
+            own = (entry.id for entry in changes if (entry.operator, entry.host) == by[:2])
             if (latest := next(own, 0)) > newest:
                 self._table.move_to(latest)
         operation = next((row for row in snapshot.rows if target and line(row.entry.target) == target), None)

@@ -1,6 +1,7 @@
 """Retries in stages of 1, 10, 100 and the rest, and the fate of their tasks."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -18,8 +19,10 @@ from runner.operations.bulk import BulkOptions
 from runner.operations.canary import canary, check_canary
 from runner.operations.results import Actor, Target, with_change_group
 from runner.operations.retry import retry_now
-from runner.operations.undo.undo import undo, undo_all
+from runner.operations.undo.kinds import RESULT
+from runner.operations.undo.undo import preview_undo, undo, undo_all
 from runner.queries import fate as fate_module
+from runner.queries.audit import CANARY, audit, undoable
 from runner.queries.fate import fate
 from tests.store.rows import add_attempt, add_past, ahead, filtered, history_row, stored
 
@@ -72,7 +75,22 @@ async def ending(database: Database, end: Callable[[int], str | None]) -> AsyncI
 
 
 def run(database: Database, **options: Any) -> Any:
-    return canary(database, partial(retry_now, by=ANA), filtered("state:dead failure:f1"), BulkOptions(**options))
+    matching = filtered("state:dead failure:f1")
+    return canary(database, partial(retry_now, by=ANA), ANA, matching, BulkOptions(**options))
+
+
+async def recorded(database: Database) -> tuple[int | None, str]:
+    """The task and the result of the only canary in the audit, which is outside its group and cannot be undone."""
+    (entry,) = [each for each in await database.read(audit) if each.verb == CANARY]
+    assert (entry.target, entry.change_group, entry.operator, entry.reason) == (
+        f"group {GROUP}",
+        None,
+        "ana",
+        ANA.reason,
+    )
+    assert (await database.read(preview_undo, [entry.id])).skipped == {RESULT: 1}
+    assert undoable([entry]) is None
+    return entry.task_id, json.loads(entry.after or "")["result"]
 
 
 async def test_all_stages_run_while_no_task_fails_again(database: Database) -> None:
@@ -83,6 +101,7 @@ async def test_all_stages_run_while_no_task_fails_again(database: Database) -> N
     assert (result.failure, result.stages, totals) == ("", 3, [1, 4, 9])
     assert sorted(result.result.changed) == ids
     assert result.result.changed[0] == ids[-1]
+    assert await recorded(database) == (None, "changed 9 tasks; no stage failed")
 
 
 async def test_a_failure_stops_the_canary_and_the_rest_is_never_touched(database: Database) -> None:
@@ -92,6 +111,7 @@ async def test_a_failure_stops_the_canary_and_the_rest_is_never_touched(database
     assert (result.stages, len(result.result.changed)) == (2, 4)
     assert result.failure == f"stopped after 4: task {ids[-3]} failed again with the same error, ValueError: again"
     assert [(await history_row(database, id)).state for id in ids[:5]] == [State.DEAD] * 5
+    assert await recorded(database) == (ids[-3], result.failure)
     now = await database.read(fate, GROUP)
     assert (now.total.number, now.states[Shown.DEAD]) == (4, 1)
     assert [(cause.fingerprint, cause.tasks, cause.repeated) for cause in now.causes] == [("f1", 1, True)]
@@ -142,12 +162,14 @@ async def test_a_stop_ends_the_wait_and_undo_returns_what_has_not_started(databa
     result = await canary(
         database,
         partial(retry_now, by=ANA),
+        ANA,
         filtered("state:dead failure:f1"),
         BulkOptions(stop=lambda: bool(waits)),
         waits.append,
     )
     assert (result.result.changed, result.failure, waits[0].pending) == ([ids[-1]], "", (ids[-1],))
     assert (await stored(database, ids[-1])).state == State.WAITING
+    assert await recorded(database) == (None, "stopped by the operator after 1 task")
     assert (await undo_all(database, partial(undo, by=ANA), GROUP)).changed == [ids[-1]]
     assert (await history_row(database, ids[-1])).state == State.DEAD
 

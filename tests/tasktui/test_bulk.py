@@ -14,7 +14,8 @@ from runner.model.task import Shown, State
 from runner.operations import bulk, canary
 from runner.operations.breaker import open_by_hand
 from runner.operations.pause import PauseKind, PauseTarget, pause
-from runner.operations.results import Actor
+from runner.operations.results import Actor, Target, with_change_group
+from runner.operations.retry import retry_now
 from runner.policy.breaker import Breaker
 from runner.queries.counting import Count
 from runner.queries.fate import FailureCause, GroupFate
@@ -413,9 +414,21 @@ async def test_a_canary_stops_at_the_same_failure_and_the_audit_shows_its_fate(
         assert "8 Z undoes" not in "".join(operator.console.notices)
         await operator.press("8")
         await operator.sees("4 tasks", "✗ 1 dead", "1 task failed since, as before the change: ValueError: again")
+        await operator.sees(f"canary    task {last}", "result stopped after 4: task")
         await operator.press("t")
         await operator.sees("change:", "4 tasks")
-    assert len(await audited(database)) == 4
+    assert len(await audited(database)) == 5
+
+
+@ON_ONE_DATABASE
+async def test_the_audit_shows_the_fate_of_a_group_of_one_task(database: Database, watch: Watch) -> None:
+    """A canary that stops at its first task is such a group."""
+    (id,) = await dead(database, 1)
+    await database.write(retry_now, [Target(id)], with_change_group(Actor("ana", "desk-1")))
+    async with watch("audit") as operator:
+        await operator.sees("retry", f"task {id}", "○ 1 ready")
+        await operator.press("t")
+        await operator.sees("change:", "1 task")
 
 
 def test_the_fate_of_a_group_marks_a_lower_bound() -> None:

@@ -39,26 +39,28 @@ from runner.operations.undo.tasks import (
 VALUES_CHANGED = "its values have changed since"
 PLAIN_SQL = "it was made with plain SQL, and undo restores only values that an edit can set"
 REVEALED = "it revealed secrets, and changed nothing"
+RESULT = "it is the result of a canary; undo its group instead"
 IS_UNDO = "it is an undo; repeat the original operation instead"
 NOT_STARTED = (State.WAITING, State.BLOCKED)
 ALREADY_UNDONE = "it is already undone"
 UNSUPPORTED = "undo does not support this operation"
 
 
+REASONS = {
+    "reveal": REVEALED,
+    "canary": RESULT,
+    "erase": "it erased contents, which are gone",
+    "rekey": "it encrypted the same values with another key",
+    **dict.fromkeys(("restore", "reblock", "withdraw", "withdraw_signal", "cancel", "undo_retry"), IS_UNDO),
+}
+"""The reasons why changes with these verbs cannot be undone."""
+
+
 def unsupported(change: UndoableChange) -> str:
     """The reason why a change without a kind cannot be undone."""
-    match change.verb:
-        case "reveal":
-            return REVEALED
-        case "erase":
-            return "it erased contents, which are gone"
-        case "rekey":
-            return "it encrypted the same values with another key"
-        case "restore" | "reblock" | "withdraw" | "withdraw_signal" | "cancel" | "undo_retry":
-            return IS_UNDO
-        case "copy":
-            return f"it submitted task {change.after.get('copy')}, and only the submit of that task can be undone"
-    return PLAIN_SQL if change.verb.startswith("SQL") else UNSUPPORTED
+    if change.verb == "copy":
+        return f"it submitted task {change.after.get('copy')}, and only the submit of that task can be undone"
+    return REASONS.get(change.verb, PLAIN_SQL if change.verb.startswith("SQL") else UNSUPPORTED)
 
 
 def of_values(change: UndoableChange, task: LockedTask) -> str | None:
