@@ -13,6 +13,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import urlsplit
@@ -313,14 +314,14 @@ async def test_a_message_that_comes_after_the_console_has_closed_is_no_crash(wat
 async def test_an_import_that_fails_in_the_background_is_no_crash(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    importing, failed = screens.import_module, asyncio.Event()
+    failed = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def fails(name: str) -> ModuleType:
         if name.startswith("tasktui.actions."):
             loop.call_soon_threadsafe(failed.set)
             raise ImportError(name)
-        return importing(name)
+        return import_module(name)
 
     monkeypatch.setattr(app, "PRELOAD_DELAY", 0.01)
     monkeypatch.setattr(screens, "import_module", fails)
@@ -333,7 +334,7 @@ async def test_an_import_that_fails_in_the_background_is_no_crash(
 async def test_the_imports_in_the_background_end_with_the_console(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    importing, begun, stops = screens.import_module, asyncio.Event(), threading.Event()
+    begun, stops = asyncio.Event(), threading.Event()
     loop, names = asyncio.get_running_loop(), list[str]()
 
     def slow(name: str) -> ModuleType:
@@ -341,7 +342,7 @@ async def test_the_imports_in_the_background_end_with_the_console(
             names.append(name)
             loop.call_soon_threadsafe(begun.set)
             assert stops.wait(WAIT_SECONDS)
-        return importing(name)
+        return import_module(name)
 
     monkeypatch.setattr(app, "PRELOAD_DELAY", 0.01)
     monkeypatch.setattr(screens, "import_module", slow)
