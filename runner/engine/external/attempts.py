@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import pickle
 import time
 from collections.abc import Awaitable, Callable
@@ -13,7 +12,7 @@ from runner.engine.executing.jobs import AttemptJob
 from runner.engine.external.call import CallLimits, ExternalCall
 from runner.engine.external.executor import ExecutorLost, ExternalExecutor, StartedCall, WorkerLost, WorkerMessage
 from runner.engine.hosting.hooks import Middleware
-from runner.engine.processes.inbox import AttemptInbox
+from runner.engine.processes.inbox import AttemptInbox, state_text
 from runner.engine.processes.messages import ProcessCall, ProcessNotStarted, read_message
 from runner.engine.processes.middleware import run_in_middleware
 from runner.engine.running import Running
@@ -119,10 +118,8 @@ class ExternalAttempts:
 
     def call(self, running: Running, limit: float | None) -> ExternalCall:
         """Return the call of an attempt."""
-        notes = running.notes
-        state = None if notes is None or notes.state is None else json.dumps(notes.state)
         module, most = running.handler.function.__module__, self.limits.interruptions
-        call = ProcessCall(self._next_number(), None, running.task, module, state, limit, most, None)
+        call = ProcessCall(self._next_number(), None, running.task, module, state_text(running), limit, most, None)
         return ExternalCall.of(call, self._call_limits, REGISTRY.prepare)
 
 
@@ -283,11 +280,5 @@ class ExternalAttempt:
             self._loop.call_soon_threadsafe(self.end, end)
 
     def _reply(self, number: int, value: Any, error: BaseException | None) -> None:
-        if self._call is None:
-            return
-        try:
-            data = pickle.dumps(("reply", number, value, error))
-        except Exception as failure:  # the value or the error cannot be pickled
-            reason = error or failure
-            data = pickle.dumps(("reply", number, None, RuntimeError(f"{type(reason).__name__}: {reason}")))
-        self._call.send(data)
+        if self._call is not None:
+            self._call.send(pickle.dumps(("reply", number, value, error)))

@@ -7,7 +7,6 @@ alone.
 
 import asyncio
 import contextlib
-import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -21,7 +20,7 @@ from runner.engine.executing.attempt_outcome import (
 from runner.engine.executing.deadlines import Deadlines
 from runner.engine.executing.jobs import AttemptJob, end
 from runner.engine.hosting.hooks import Middleware
-from runner.engine.processes.inbox import AttemptInbox
+from runner.engine.processes.inbox import AttemptInbox, state_text
 from runner.engine.processes.messages import ProcessCall, ProcessNotStarted
 from runner.engine.processes.middleware import run_in_middleware
 from runner.engine.processes.pool import END_TIMEOUT, ProcessPool, WorkerProcess
@@ -72,7 +71,6 @@ class ProcessAttempts:
         """The deadlines of the starts and of the handlers."""
         self.parents, self.limit_of = parents, limit_of
         self._limits = AttemptLimits.of(settings)
-        self._rules = self._limits.rules
         self._middleware, self._may_start, self._hung_server = middleware, may_start, hung_server
         self._is_sealed = is_sealed
 
@@ -123,7 +121,7 @@ class ProcessAttempts:
             return outcome, True
         if late and attempt.has_begun:
             attempt.inbox.outage = await self._hung_server(running) or attempt.inbox.outage
-            return timed_out(running, attempt.limit, self._rules), False
+            return timed_out(running, attempt.limit, self._limits.rules), False
         attempt.kill()
         return attempt.not_started(f"its process did not start within {START_TIMEOUT:.0f} s"), False
 
@@ -131,9 +129,9 @@ class ProcessAttempts:
         """Return a task as a worker receives it."""
         handler = running.handler
         limits = self.limit_of(running), self._limits.interruptions, handler.defaults.memory_limit
-        parts = tuple((part.task, _state_text(part)) for part in running.parts()) if running.is_chunk else ()
+        parts = tuple((part.task, state_text(part)) for part in running.parts()) if running.is_chunk else ()
         module = handler.function.__module__
-        return ProcessCall(number, offered_until, running.task, module, _state_text(running), *limits, parts)
+        return ProcessCall(number, offered_until, running.task, module, state_text(running), *limits, parts)
 
     def offer_next(self, worker: WorkerProcess, slots: SlotPool) -> None:
         """Send the first waiting task to a worker that has begun another one."""
@@ -155,11 +153,6 @@ class ProcessAttempts:
     def _offer(self, slots: ProcessSlots) -> None:
         for worker in self.pool.busy:
             self.offer_next(worker, slots)
-
-
-def _state_text(running: Running) -> str | None:
-    """The state of the last checkpoint, as JSON text; None without one."""
-    return None if running.notes is None or running.notes.state is None else json.dumps(running.notes.state)
 
 
 class _Attempt:
@@ -319,10 +312,5 @@ class _Attempt:
             self._attempts.deadlines.watch(job, limit)
 
     def _reply(self, number: int, value: Any, error: BaseException | None) -> None:
-        if self._worker is None:
-            return
-        try:
+        if self._worker is not None:
             self._worker.send("reply", number, value, error)
-        except Exception as failure:  # the value or the error cannot be pickled
-            reason = error or failure
-            self._worker.send("reply", number, None, RuntimeError(f"{type(reason).__name__}: {reason}"))

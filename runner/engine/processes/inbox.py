@@ -18,12 +18,17 @@ def ignored(_number: int, _value: Any, _error: BaseException | None) -> None:
     """The reply after the end of an attempt."""
 
 
+def state_text(running: Running) -> str | None:
+    """The state of the last checkpoint, as JSON text; None without one."""
+    return None if running.notes is None or running.notes.state is None else json.dumps(running.notes.state)
+
+
 class AttemptInbox:
     """The messages of one handler: its notes, its requests, and its end.
 
     Args:
         parents: returns the reader of `ctx.batch.results()`; None without a database.
-        reply: sends the handler the number of a request, its value, and its error.
+        reply: sends the handler the number of a request, its value, and its error; raises if it cannot pickle them.
     """
 
     def __init__(
@@ -107,7 +112,11 @@ class AttemptInbox:
             error = failure
             if isinstance(failure, DatabaseUnavailable) and any(kind == "end" for kind, _ in self._messages):
                 self.outage = failure
-        self._send_reply(number, value, error)
+        try:
+            self._send_reply(number, value, error)
+        except Exception as failure:  # the value or the error cannot be pickled
+            reason = error or failure
+            self._send_reply(number, None, RuntimeError(f"{type(reason).__name__}: {reason}"))
         self._request = None
         self._read()
 
