@@ -24,15 +24,12 @@ class Closed(NamedTuple):
     id: int
 
 
-async def unblock(
-    tx: Transaction, targets: Iterable[Target], by: Actor, dependency_id: int | None = None, *, notify: bool = True
-) -> Result:
+async def unblock(tx: Transaction, targets: Iterable[Target], by: Actor, dependency_id: int | None = None) -> Result:
     """Resolve the dependencies of blocked tasks as if the parents had succeeded.
 
     Args:
         by: the author; the dependency stores the name too.
         dependency_id: the id of the only dependency to remove, which must belong to one of the tasks; None for all.
-        notify: wake runners that listen (PostgreSQL).
 
     Returns:
         The result; a task that still has open dependencies counts as changed and stays blocked.
@@ -43,7 +40,7 @@ async def unblock(
     result.skipped += [
         Skipped(task.id, f"it has no open dependency {dependency_id}") for task in tasks if task.id not in changed
     ]
-    released = set(await unblock_dependents(tx, {id: len(closed[id]) for id in changed}, notify=notify))
+    released = set(await unblock_dependents(tx, {id: len(closed[id]) for id in changed}))
     await change(tx, [id for id in changed if id not in released])
     unblocked = await read_tasks(tx, sorted(released), locked=False)
     await record(

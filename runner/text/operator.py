@@ -3,7 +3,6 @@
 import getpass
 import os
 import socket
-from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -35,26 +34,23 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def local_zone(environ: Mapping[str, str] | None = None, local_time: Path = LOCAL_TIME) -> tzinfo:
+def local_zone() -> tzinfo:
     """The local time zone, as a named zone if possible, so that offset changes are followed.
-
-    Args:
-        environ: the environment, for TZ; os.environ by default.
 
     Returns:
         The zone; the current offset if no zone is named.
     """
-    zone_name = (os.environ if environ is None else environ).get("TZ", "").lstrip(":")
+    zone_name = os.environ.get("TZ", "").lstrip(":")
     try:
         if zone_name:
             return ZoneInfo(zone_name)
-        with local_time.open("rb") as file:
-            return ZoneInfo.from_file(file, key=_name(local_time))
+        with LOCAL_TIME.open("rb") as file:
+            return ZoneInfo.from_file(file, key=_link_target())
     except (OSError, ValueError, KeyError):  # no such file, not a zone file, or an unknown zone
         return datetime.now().astimezone().tzinfo or UTC
 
 
-def _name(local_time: Path) -> str | None:
+def _link_target() -> str | None:
     """The zone that the system's link points to: `Europe/Berlin`."""
-    _, separator, name = str(local_time.resolve()).partition("zoneinfo/")
+    _, separator, name = str(LOCAL_TIME.resolve()).partition("zoneinfo/")
     return name if separator else None
