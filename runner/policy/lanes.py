@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from runner.model.task import DEFAULT_QUEUE, Claimed, NewTask, Priority
 from runner.policy.claim_order import STRICT, ClaimOrder
@@ -35,6 +35,15 @@ class Lane(NamedTuple):
     def priority_in(self, order: ClaimOrder) -> int:
         """The priority of the lane in an order."""
         return order.effective(self.priority, self.retried)
+
+
+LimitName: TypeAlias = tuple[str, str]
+"""The kind and the name of a queue or a handler."""
+
+
+def limits_of(lane: Lane) -> tuple[LimitName, LimitName]:
+    """The queue and the handler of a lane, whose limits, rates and pauses concern its tasks."""
+    return ("queue", lane.queue), ("handler", lane.handler)
 
 
 def lane_of(task: Claimed) -> Lane:

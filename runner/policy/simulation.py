@@ -23,7 +23,7 @@ from runner.model.task import Priority
 from runner.policy.capacity import MINUTE, Pool
 from runner.policy.claim_order import ClaimOrder, WeightedOrder
 from runner.policy.histogram import Histogram, merged
-from runner.policy.lanes import Lane
+from runner.policy.lanes import Lane, LimitName, limits_of
 from runner.policy.limits import LIMITS, LimitUsage, SharedLimits, retry_in, room
 from runner.policy.queue_shares import QueueShares
 from runner.policy.retry import Retries
@@ -31,9 +31,6 @@ from runner.policy.work_keys import WorkKey
 
 MOST_TASKS = 100_000
 """Maximum number of tasks to simulate one by one."""
-
-Kind = tuple[str, str]
-"""A queue or a handler: ("queue", "mail")."""
 
 
 class Backlog(NamedTuple):
@@ -92,8 +89,8 @@ class Configuration:
 
     order: ClaimOrder
     pools: Sequence[Pool]
-    limits: Mapping[Kind, SharedLimits] = field(default_factory=dict)
-    paused: frozenset[Kind] = frozenset()
+    limits: Mapping[LimitName, SharedLimits] = field(default_factory=dict)
+    paused: frozenset[LimitName] = frozenset()
 
 
 @dataclass(slots=True)
@@ -198,9 +195,9 @@ class Simulation:
         self._lines: dict[Lane, SimulatedLane] = {}
         self._waiting: dict[str, int] = defaultdict(int)
         self._free = [pool.size for pool in configuration.pools]
-        self._running: dict[Kind, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-        self._spent: dict[Kind, float] = {}
-        self._wakes: dict[Kind, float] = {}
+        self._running: dict[LimitName, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._spent: dict[LimitName, float] = {}
+        self._wakes: dict[LimitName, float] = {}
         order = configuration.order
         self._shares = [QueueShares(order.weight) for _ in self._free] if isinstance(order, WeightedOrder) else []
         everything = merged(workload.durations.values())
@@ -259,7 +256,7 @@ class Simulation:
 
     def _arrive(self, lane: Lane, item: Waiting) -> None:
         if lane not in self._lines:
-            keys = _keys(lane)
+            keys = limits_of(lane)
             turns = any(limits.per_tenant for key in keys if (limits := self._setup.limits.get(key)))
             self._lines[lane] = SimulatedLane(has_turns=turns)
         self._lines[lane].add(item)
@@ -268,7 +265,7 @@ class Simulation:
 
     def _finish(self, lane: Lane, pool: int, item: Waiting, now: float) -> None:
         self._free[pool] += 1
-        for key in _keys(lane):
+        for key in limits_of(lane):
             self._running[key][item.tenant or ""] -= 1
         if (retries := self._work.retries.get((lane.queue, lane.handler))) is None:
             return
@@ -321,7 +318,7 @@ class Simulation:
             return False
         self._free[pool] -= 1
         self._waiting[lane.queue] -= 1
-        for key in _keys(lane):
+        for key in limits_of(lane):
             self._running[key][item.tenant or ""] += 1
             if (limits := self._setup.limits.get(key)) and limits.rate:
                 self._spent[key] = limits.rate.after(self._spent.get(key), now, item.tasks)
@@ -333,8 +330,8 @@ class Simulation:
         heappush(self._events, (now + seconds, next(self._numbers), lane, pool, item))
         return True
 
-    def _usages(self, lane: Lane, now: float) -> Iterator[tuple[Kind, LimitUsage]]:
-        for key in _keys(lane):
+    def _usages(self, lane: Lane, now: float) -> Iterator[tuple[LimitName, LimitUsage]]:
+        for key in limits_of(lane):
             if limits := self._setup.limits.get(key):
                 yield key, LimitUsage(*key, limits, now, self._spent.get(key), self._running[key])
 
@@ -342,7 +339,7 @@ class Simulation:
         """The number of tasks of a lane that may start; a time at which a rate allows the next one is an event."""
         if not self._setup.limits and not self._setup.paused:
             return 1
-        if not self._setup.paused.isdisjoint(_keys(lane)):
+        if not self._setup.paused.isdisjoint(limits_of(lane)):
             return 0
         least = 1
         for key, usage in self._usages(lane, now):
@@ -357,10 +354,6 @@ class Simulation:
     def _tenant_may_start(self, lane: Lane, tenant: str, now: float) -> bool:
         usages = [usage for _, usage in self._usages(lane, now)]
         return not any(limit.of_tenants and limit.full(usage, tenant or None) for usage in usages for limit in LIMITS)
-
-
-def _keys(lane: Lane) -> tuple[Kind, Kind]:
-    return ("queue", lane.queue), ("handler", lane.handler)
 
 
 def _cumulated(histogram: Histogram) -> tuple[list[float], list[int]]:

@@ -19,14 +19,14 @@ from runner.model.task import Claimed, NewTask, State
 from runner.operations.limit import LimitEdit, set_limits
 from runner.operations.pause import PauseKind, PauseTarget
 from runner.operations.results import Actor
-from runner.policy.lanes import Lane
+from runner.policy.lanes import Lane, LimitName
 from runner.policy.positions import LanePosition, TenantPositions, Visit
 from runner.policy.suspicion import Ask
 from runner.store.claim import running_count
 from runner.store.claim.ledger import charge, hold
 from runner.store.claim.limited import BUSY, LimitedClaim, LimitedLanes, claim_limited, claim_limited_suspect
 from runner.store.claim.plain import claim
-from runner.store.claim.running_count import LastCount, LimitName, RunningCount
+from runner.store.claim.running_count import LastCount, RunningCount
 from runner.store.claim.tenants import BEYOND, visit
 from runner.store.ended_runners import end_runners
 from runner.store.submit import submit, submit_many

@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from runner.db.dialects.postgresql import quoted
 from runner.db.migrations.revisions import MigrationTransaction, version_table
 from runner.db.schema import Tables, tables
 from runner.db.schema.partitions import full_name
@@ -69,34 +70,31 @@ class SqlText(str):
         return self.replace("'", "''") if spec == "inner" else str(self)
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _plain_or_quoted(name: str) -> str:
-    return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else _quoted(name)
+    return name if re.fullmatch("[a-z_][a-z0-9_]*", name) else quoted(name)
 
 
 def _names(prefix: str, schema: str | None) -> dict[str, str]:
     """The values of the script's placeholders."""
-    qualifier = f"{_quoted(schema)}." if schema else ""
-    table_names = [table.name.removeprefix(prefix) for table in tables(prefix, schema).metadata.sorted_tables]
-    quoted = {name: SqlText(f"{qualifier}{_quoted(f'{prefix}{name}')}") for name in (*table_names, version_table(""))}
+    qualifier = f"{quoted(schema)}." if schema else ""
+    own = [table.name.removeprefix(prefix) for table in tables(prefix, schema).metadata.sorted_tables]
+    table_names = {name: SqlText(f"{qualifier}{quoted(f'{prefix}{name}')}") for name in (*own, version_table(""))}
     role_names = {name: SqlText(_plain_or_quoted(role(name, prefix, schema))) for name in ROLES}
-    usage = f"GRANT USAGE ON SCHEMA {_quoted(schema)} TO {', '.join(role_names.values())};\n" if schema else ""
+    usage = f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {', '.join(role_names.values())};\n" if schema else ""
     names = {
-        "audit_function": SqlText(f"{qualifier}{_quoted(f'{prefix}task_audited')}"),
-        "guard_function": SqlText(f"{qualifier}{_quoted(f'{prefix}task_key_guard')}"),
-        "dependency_function": SqlText(f"{qualifier}{_quoted(f'{prefix}task_dependency_guard')}"),
-        "new_row_function": SqlText(f"{qualifier}{_quoted(f'{prefix}task_is_new')}"),
-        "new_row_name": SqlText(_quoted(f"{prefix}task_is_new")),
+        "audit_function": SqlText(f"{qualifier}{quoted(f'{prefix}task_audited')}"),
+        "guard_function": SqlText(f"{qualifier}{quoted(f'{prefix}task_key_guard')}"),
+        "dependency_function": SqlText(f"{qualifier}{quoted(f'{prefix}task_dependency_guard')}"),
+        "new_row_function": SqlText(f"{qualifier}{quoted(f'{prefix}task_is_new')}"),
+        "new_row_name": SqlText(quoted(f"{prefix}task_is_new")),
         "audit_name": SqlText(f"{prefix}task_audit"),
         "task_name": SqlText(f"{prefix}task"),
         "role_list": ", ".join("'" + role(name, prefix, schema).replace("'", "''") + "'" for name in ROLES),
     }
     names["limit_columns"] = ", ".join(LIMIT_COLUMNS)
     names["option_columns"] = ", ".join(option.column for option in TASK_OPTIONS if option.column)
-    return quoted | role_names | names | {"every_table": ", ".join(sorted(quoted.values())), "schema_usage": usage}
+    names |= {"every_table": ", ".join(sorted(table_names.values())), "schema_usage": usage}
+    return table_names | role_names | names
 
 
 TRIGGER = "audited"

@@ -15,7 +15,7 @@ from runner.engine.slots import Slots
 from runner.errors import StoreError
 from runner.model.stuck_row import HeldLock
 from runner.model.task import Claimed
-from runner.policy.lanes import FULL, LOOK_AGAIN, Lane, Lanes, lane_of
+from runner.policy.lanes import FULL, LOOK_AGAIN, Lane, Lanes, LimitName, lane_of
 from runner.policy.positions import LanePosition, TenantPositions
 from runner.policy.queue_shares import QueueShares
 from runner.policy.rate import MAX_LIMIT
@@ -28,7 +28,7 @@ from runner.store.claim.limited import (
     claim_limited_suspect,
 )
 from runner.store.claim.plain import Claimant, HandlerDefaults
-from runner.store.claim.running_count import LastCount, LimitName
+from runner.store.claim.running_count import LastCount
 from runner.text.sanitize import one_line
 from runner.text.stuck_row import lock_text
 

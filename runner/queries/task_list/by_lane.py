@@ -21,7 +21,7 @@ from runner.model.task import Shown, State
 from runner.policy.claim_policy import CLAIM_POLICY
 from runner.policy.lanes import Lane
 from runner.queries.counting import LANE_COLUMNS
-from runner.queries.task_list.compile import conditions
+from runner.queries.task_list.compile import conditions, values_of
 from runner.queries.task_list.cursor import AccessPath, Cursor, Page
 from runner.queries.task_list.sources import Source, bound_to, waiting
 from runner.store.claim.survey import survey
@@ -121,16 +121,12 @@ async def _planned(tx: Transaction, task_filter: Filter, sort: Sort) -> LaneWalk
 
 def _is_about_time(term: Term) -> bool:
     """True if a term depends on nothing but the due time."""
-    of_time = term.field == "state" and {State.WAITING, Shown.READY}.issuperset(_words(term))
+    of_time = term.field == "state" and {State.WAITING, Shown.READY}.issuperset(values_of(term))
     return not term.negated and (term.field == "due" or of_time)
 
 
 def _is_later(term: Term) -> bool:
-    return term.field == "state" and not term.negated and {Shown.SCHEDULED, Shown.RETRYING}.issuperset(_words(term))
-
-
-def _words(term: Term) -> tuple[Any, ...]:
-    return term.value if isinstance(term.value, tuple) else (term.value,)
+    return term.field == "state" and not term.negated and {Shown.SCHEDULED, Shown.RETRYING}.issuperset(values_of(term))
 
 
 async def _lanes(tx: Transaction, task_filter: Filter) -> list[Lane]:

@@ -16,10 +16,10 @@ from runner.db.types import Instant, db_later, db_now, epoch_seconds, seconds_un
 from runner.model.task import Claimed
 from runner.policy.breaker import OpenBreaker, Probe
 from runner.policy.claim_policy import LIMITED
-from runner.policy.lanes import Lane
+from runner.policy.lanes import Lane, LimitName, limits_of
 from runner.policy.limits import UNLIMITED, LimitUsage, SharedLimits, retry_in, room
 from runner.policy.rate import MAX_LIMIT
-from runner.store.claim.running_count import LastCount, LimitName, RunningCount, by_tenant, limits_of
+from runner.store.claim.running_count import LastCount, RunningCount, by_tenant
 
 COLUMNS = (*UNLIMITED.columns, "rate_spent")
 

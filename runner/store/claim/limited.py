@@ -24,7 +24,7 @@ from runner.model.task import Claimed
 from runner.policy.breaker import Probe
 from runner.policy.claim_facts import ClaimScope
 from runner.policy.claim_order import STRICT, ClaimOrder
-from runner.policy.lanes import LOOK_AGAIN, Lane
+from runner.policy.lanes import LOOK_AGAIN, Lane, LimitName, limits_of
 from runner.policy.positions import LanePosition, TenantPositions, Visit
 from runner.policy.suspicion import Ask
 from runner.store.claim.ledger import Ledger, charge, hold
@@ -45,7 +45,7 @@ from runner.store.claim.plain import (
     open_lanes,
     returned,
 )
-from runner.store.claim.running_count import LastCount, LimitName, limits_of
+from runner.store.claim.running_count import LastCount
 from runner.store.claim.tenants import (
     MOST_VISITS,
     SPARE_VISITS,

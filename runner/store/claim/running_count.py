@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -15,7 +15,7 @@ from runner.db.statement import Prepared, Step
 from runner.db.transaction import Transaction
 from runner.db.types import NO_JOIN, PositionTime, db_later, db_now, from_position
 from runner.model.task import State
-from runner.policy.lanes import Lane
+from runner.policy.lanes import Lane, LimitName, limits_of
 
 COUNT_OVERLAP = 2.0
 """Seconds by which a count begins before the last one. The clock of the server may go back by half of it unnoticed."""
@@ -28,14 +28,6 @@ SETTLED = 30.0
 
 MOST_OLDER = 2_000
 """Maximum number of tasks to look up one by one. More are counted faster with the index."""
-
-LimitName: TypeAlias = tuple[str, str]
-"""The kind and the name of a queue or a handler."""
-
-
-def limits_of(lane: Lane) -> tuple[LimitName, LimitName]:
-    """The queue and the handler of a lane."""
-    return ("queue", lane.queue), ("handler", lane.handler)
 
 
 class LastCount(NamedTuple):
