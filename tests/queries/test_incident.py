@@ -114,7 +114,9 @@ async def test_the_summary_has_the_tasks_that_operators_cancelled(database: Data
 
 async def test_a_report_has_the_deploy_of_a_version_whose_runners_have_ended_too(database: Database) -> None:
     old = [await add_runner(database, version="1", host=f"web-{n}", started_at=ahead(-90_000)) for n in (1, 2)]
-    new = [await add_runner(database, version="2", host=f"web-{n}", started_at=ahead(-60 + n)) for n in (1, 2)]
+    start = datetime.now(UTC) - timedelta(seconds=60)
+    starts = {f"web-{n}": start + timedelta(seconds=n) for n in (1, 2)}
+    new = [await add_runner(database, version="2", host=host, started_at=at) for host, at in starts.items()]
     for runner_id in (*old, new[0]):
         await database.write(leave, runner_id)
     before = datetime.now(UTC) - timedelta(seconds=600)
