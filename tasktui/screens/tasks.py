@@ -36,6 +36,7 @@ from tasktui.screens.task import PreviewPane, texts_of_task
 from tasktui.session.shards import database_of
 from tasktui.shell.actions import TASK_TARGETS, action_bindings
 from tasktui.shell.live import LiveScreen
+from tasktui.terminal.keyboard import key_buffer
 from tasktui.widgets.canvas import Canvas
 from tasktui.widgets.table import Table
 
@@ -181,9 +182,13 @@ class TasksScreen(LiveScreen):
 
     def action_mark(self, tasks: str) -> None:
         """Mark tasks: the `one` under the cursor, a `range` to the cursor, `all` that match the filter, or `none`."""
+        ahead = key_buffer(self.app).ahead
 
         async def read_all() -> None:
-            self.post_message(await self.pages.matching(self.session))
+            try:
+                self.post_message(await self.pages.matching(self.session))
+            finally:
+                ahead.release()
 
         match tasks:
             case "one":
@@ -193,6 +198,7 @@ class TasksScreen(LiveScreen):
             case "none":
                 self.selection.clear()
             case "all":
+                ahead.hold()  # the next key is for the marked tasks
                 self.actions.run(read_all())
         self.draw()
 

@@ -295,6 +295,8 @@ async def test_a_transaction_that_could_not_begin_takes_no_part_in_a_later_commi
     calls = asyncio.gather(*(database.write(submit_one) for _ in range(2)), return_exceptions=True)
     while "BEGIN IMMEDIATE" not in statements:
         await asyncio.sleep(0.001)
+    for _ in range(20):
+        await asyncio.sleep(0)  # the second one lines up behind the first one
     # The event loop is too busy to hear of the failure of the first one.
     while statements.count("PRAGMA busy_timeout = 0") < 2 or statements[-1] != "BEGIN IMMEDIATE":
         time.sleep(0.001)

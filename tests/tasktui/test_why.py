@@ -1,5 +1,6 @@
 """The dialog that explains why a task is not running."""
 
+import asyncio
 from datetime import UTC
 
 import pytest
@@ -16,8 +17,10 @@ from runner.policy.harm import harm_of
 from runner.queries.task_list.row import task_rows
 from runner.queries.why.why import why
 from tasktui.actions.remedy_key import remedy_keys
+from tasktui.data.task_pages import TaskPages
 from tasktui.dialogs.why import why_lines
-from tasktui.messages import ReadFailed
+from tasktui.messages import MatchesFound, ReadFailed
+from tasktui.session.session import Session
 from tasktui.widgets.table import Table
 from tests.store.rows import add_live, add_past, add_runner, ahead
 from tests.store.table import change, put
@@ -368,13 +371,23 @@ async def test_w_explains_many_tasks_by_their_causes(database: Database, watch: 
 
 
 @ON_ONE_DATABASE
-async def test_a_cause_of_many_tasks_without_a_remedy_opens_one_of_them(database: Database, watch: Watch) -> None:
+async def test_a_cause_of_many_tasks_without_a_remedy_opens_one_of_them(
+    database: Database, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed, matching = asyncio.Event(), TaskPages.matching
+
+    async def matching_late(self: TaskPages, session: Session) -> MatchesFound:
+        await typed.wait()
+        return await matching(self, session)
+
+    monkeypatch.setattr(TaskPages, "matching", matching_late)
     await add_runner(database, handlers='["smtp.send"]', capacity=1)
     for _ in range(2):
         await add_live(database, "smtp.send", queue="mail", run_at=ahead(-9))
     async with watch("tasks") as operator:
         await operator.sees("smtp.send")
         await operator.press("asterisk", "w")
+        typed.set()
         await operator.sees("more tasks are due than slots are free: 1 of 1", "→ enter opens task 1")
         assert "runner why" not in operator.text
         await operator.press("enter")
