@@ -182,6 +182,7 @@ def test_these_tests_cover_every_operation_of_the_store() -> None:
     verbs = {function.__name__ for function in functions if "by" in _parameters(function)}
     steps = {name for name in verbs if name.startswith("_")} | {
         "preview_pause",
+        "canary",  # applies an operation, and records its result
         "record",
         "requeue_with",
         "cancel",
