@@ -153,6 +153,28 @@ async def test_a_stopped_tick_is_not_begun_again_by_the_end_of_its_last_run() ->
     assert log.notes.count("start") == 1
 
 
+async def test_a_run_that_outlives_the_ticks_is_cancelled_without_a_log_record(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log, ends = Log(), asyncio.Event()
+
+    async def run() -> None:
+        log("start")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.set()
+
+    ticks = Ticks([Tick("endless", run, NEVER)])
+    ticks.start()
+    await log.has("start")
+    await ticks.shutdown(0.0)
+    await ends.wait()
+    await asyncio.sleep(0)  # the scheduler receives the end of the run
+    await asyncio.sleep(0)
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("step", [-3600.0, 3600.0])
 @pytest.mark.parametrize("rate", ["fixed-rate", "fixed-delay"])
 async def test_a_clock_step_reschedules_every_tick(

@@ -138,9 +138,9 @@ class Ticks:
             if result is not None:
                 await result
         except asyncio.CancelledError as error:
-            if tick.name not in self._table and is_cancelled(error):
-                raise
-            log.warning("tick %s was cancelled by code outside of the runner: its next run is on time", tick.name)
+            # The scheduler would log a cancellation that is raised here.
+            if tick.name in self._table or not is_cancelled(error):
+                log.warning("tick %s was cancelled by code outside of the runner: its next run is on time", tick.name)
         except StoreError as error:
             self._report(tick, str(error))
         except BaseException:  # a failed run, or code of an application that exits, must not stop the tick
