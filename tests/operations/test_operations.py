@@ -425,6 +425,23 @@ class TestTerminate:
         assert (await history_row(database, id)).error == "terminated by ana: relay is back"
 
     @pytest.mark.both_databases
+    async def test_the_reason_for_an_earlier_attempt_is_not_that_for_a_later_one(self, database: Database) -> None:
+        id = await add_live(database, "work")
+        first = await take(database, "work")
+        await database.write(terminate, [Target(id)], ANA)
+        (entry,) = await database.read(audit, task_id=id)
+        await database.write(undo, [entry.id], BEN)
+        failed = Settlement(id, first.fence, Retry("0s", failure=Failure("OSError", "no route")))
+        await database.write(settle, await holder_of(database, id), [failed])
+        second = await take(database, "work")
+        task = database.tables.task
+        await change(database, task.update().where(task.c.id == id).values(cancel_requested=True))
+        await database.write(settle, await holder_of(database, id), [Settlement(id, second.fence, Cancelled())])
+        row = await history_row(database, id)
+        assert row.state == State.CANCELLED
+        assert "ana" not in (row.error or "")
+
+    @pytest.mark.both_databases
     async def test_a_terminated_task_waits_for_no_parent(self, database: Database) -> None:
         id = await put_after(database, await put(database))
         await database.write(terminate, [Target(id)], ANA)
