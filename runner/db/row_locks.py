@@ -107,7 +107,7 @@ def _numbered(table: str, key: str) -> str:
 
 
 def _of_several(table: str, key: str) -> str:
-    """Several transactions at once have a number of their own, which only the server resolves."""
+    """Several transactions together have a number of their own, which only the server resolves."""
     rows = f"{table} t JOIN LATERAL pg_get_multixact_members(t.xmax) m ON t.{key} = :key"
     return _QUERY.format(key=f"t.{key}", rows=rows, held=f"{_OF_TRANSACTION} m.xid")
 
@@ -145,7 +145,7 @@ async def locks_of(tx: Transaction, column: sa.Column[Any], keys: Sequence[Any])
     Args:
         tx: as for `row_locks`.
         column: a column whose value identifies a row.
-        keys: values of rows; a row that nobody locks is left out.
+        keys: values of rows; rows without a lock are left out.
     """
     if not keys or not tx.dialect.row_locks:
         return {}
@@ -174,7 +174,7 @@ async def table_locks(tx: Transaction, *, weak: bool = False) -> list[HeldLock]:
 
     Args:
         tx: an open transaction; it reads no table, so that it never waits for one.
-        weak: also those that refuse no change, such as those of a long query, for which a migration waits.
+        weak: also locks that refuse no change, such as the locks of a long query, for which a migration waits.
 
     Returns:
         The locks, those of whole tables first; none on a database without row locks.

@@ -77,7 +77,7 @@ class Incident:
         before: the results by queue of the period of the same length before.
         backlog: the ready and retrying tasks at the end, by queue.
         minutes: the counts by minute.
-        cancelled: the tasks that were cancelled in the period and still are, also those that had not started.
+        cancelled: the tasks cancelled in the period that still are, also without a start.
         failures: the failure groups, largest first.
         firsts: the first failure of each group, by fingerprint; it may be before the period.
         changes: the operations, each with its latest change, oldest first; None if this login may not read the audit.
@@ -98,7 +98,7 @@ class Incident:
 
     @property
     def ended(self) -> Count:
-        """The tasks that ended: the counts of the minutes lack those that were cancelled before they started."""
+        """The tasks that ended: the counts of the minutes lack tasks cancelled before their start."""
         flow = self.queues.total.flow
         more = max(self.cancelled.number, flow.cancelled) - flow.cancelled
         return Count(flow.finished + more, self.cancelled.more)
@@ -219,7 +219,7 @@ async def _deploys(tx: Transaction, since: datetime, until: datetime) -> list[Ha
 
 
 async def _lives(tx: Transaction, since: datetime) -> list[_RunnerLife]:
-    """The live runners, and those that ended since a time."""
+    """The live runners, and the runners that ended since a time."""
     live, ended = tx.tables.runner.c, tx.tables.ended_runner.c
     registered = [*readable(tx, (live.id, live.version, live.host, live.pid, live.started_at)), sa.null(), sa.false()]
     columns = (ended.runner_id, ended.version, ended.host, ended.pid, ended.started_at, ended.ended_at, ended.lost)
@@ -421,7 +421,7 @@ UNREAD = (
 
 
 def failure_counts(group: Failures) -> tuple[str, str, str]:
-    """The attempts of a failure group, its tasks and those that died."""
+    """The attempts of a failure group, its tasks and its dead tasks."""
     return str(group.count), str(group.counted(group.tasks)), str(group.counted(group.dead))
 
 
